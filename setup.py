@@ -88,7 +88,7 @@ setup(
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
     package_data={
         "specdec_plugins": ["py.typed"],
-        "specdec_plugins.inference": ["*.html", "*.svg"],
+        "specdec_plugins.inference": ["*.html"],
     },
     zip_safe=False,
     entry_points={

@@ -63,7 +63,7 @@ with doing("loading fairseq and torch"):
     from specdec_plugins.files.errors import counted
     from specdec_plugins.files.lines import Line
     from specdec_plugins.inference import Settings, Translation, Translator, load_translator
-    from specdec_plugins.inference.threads import choose_threads
+    from specdec_plugins.machine import choose_threads
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(
@@ -181,7 +181,7 @@ def show(source: str, translation: Translation) -> None:
     """Print a sentence, and its translation with what was drafted marked."""
     steps = counted(len(translation.accepted), "step")
     lines = fill(marked(translation)).replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
-    put(f"{fill(source)}\n{lines}\n  {counted(translation.tokens, 'token')} in {steps}\n\n")
+    put(f"{fill(source)}\n{lines}\n  {counted(len(translation.tokens), 'token')} in {steps}\n\n")
 
 
 def marked(translation: Translation) -> str:
@@ -226,7 +226,7 @@ def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
     notes = (
         f"Against {BASELINE}, greedy search. {counted(len(expected), 'sentence')}, one at a time, "
         f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(args.repeats, 'run')}; "
-        f"specdec by {ours.engine} in {ours.arithmetic}, "
+        f"specdec by {ours.engine} in {ours.precision}, "
         f"{ours.statistics.acceptance_length:.2f} tokens a step. Decoding only."
     )
     put(f"\n{fill(notes)}\n")

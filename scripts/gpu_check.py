@@ -51,8 +51,7 @@ from specdec_plugins.engines.engine import Engines  # noqa: E402
 from specdec_plugins.files.lines import Line  # noqa: E402
 from specdec_plugins.inference import Settings, load_translator  # noqa: E402
 from specdec_plugins.inference.beam_search import BeamSearchGenerator  # noqa: E402
-from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator  # noqa: E402
-from specdec_plugins.inference.ctranslate2_model import is_installed  # noqa: E402
+from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, is_installed  # noqa: E402
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter  # noqa: E402
 
 CONTROLLERS = {

@@ -16,10 +16,10 @@ __version__ = "0.2.0"
 
 
 def register() -> None:
-    """Register criterions, models and tasks with fairseq.
+    """Register criterions, models and tasks with fairseq; a second call does nothing.
 
     Also tell torch which types checkpoints may hold, and fairseq that BPE codes are UTF-8 and that
-    checkpoints are copied whole. A second call does nothing.
+    checkpoints are copied whole.
     """
     from specdec_plugins.host.fairseq_import import deferred_imports, quiet_import
 

@@ -1,8 +1,9 @@
-"""The machine that this runs on, as far as it must be known."""
+"""Facts about the machine, and its cache folder."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 import re
@@ -12,50 +13,37 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+logger = logging.getLogger(__name__)
+
 ABILITIES = (
     ("amx_tile",),
     ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"),
     ("avx512_bf16",),
 )
-"""What kernels are chosen by, under Linux's names: of each group the first that there is, which is
-the fastest, counts."""
+"""Linux's names of instructions that kernels are chosen by; of each group the first counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
 BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
-"""The parts of a processor's name that tell nothing of its kind."""
+"""The parts of a processor's name that say nothing of its kind."""
 
 
 def give_back() -> None:
-    """Give memory that is free back to the system, where the C library can: it keeps what was freed
-    between things that are in use, which after loading models is 100 MiB."""
+    """Give free memory back to the system: after loading models the C library holds 100 MiB."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
 def processor_name() -> str:
-    """Return the processor, named by what it can do: ``AMD EPYC (avx2, L3 8 MiB)``.
-
-    What its brand alone says is no help: of one brand some processors have units that multiply
-    matrices, and others wait for arithmetic. Where the system does not tell, parts are missing.
-    """
-    try:
+    """Return the processor, named by what it can do: ``AMD EPYC (avx2, L3 8 MiB)``."""
+    info = size = ""
+    with suppress(OSError):
         info = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        info = ""
-    try:
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
-    except OSError:
-        size = ""
     return _describe(info, size.strip()) or platform.processor() or platform.machine()
 
 
 def _describe(info: str, size: str) -> str:
-    """Return the name.
-
-    Args:
-        info: what Linux says of its processors; may be empty.
-        size: of the cache of the third level, as Linux writes it (``8192K``); may be empty.
-    """
+    """Return the name from Linux's texts on processors and on the L3 cache's size (``8192K``)."""
     entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.M))
     brand = " ".join(BRAND.sub(" ", entries.get("model name", platform.machine())).split())
     flags = set((entries.get("flags") or entries.get("Features") or "").split())
@@ -67,48 +55,49 @@ def _describe(info: str, size: str) -> str:
 
 
 def cores() -> int:
-    """Return the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def free_cores(seconds: float = 0.2) -> int:
-    """Return how many of these processors nobody else computes on: at least 1.
+def choose_threads(seconds: float = 0.2) -> None:
+    """Have torch use no more threads than there are free cores, unless OMP_NUM_THREADS is set.
 
-    Processes that yield to others (``nice``) do not count. Where the system does not tell, it is
-    all of them.
-
-    Args:
-        seconds: for how long to look.
+    A thread whose core is busy makes a step take many times as long. The cores are watched for
+    ``seconds``; processes that yield to others (``nice``) do not count.
     """
-    before = _busy_seconds()
-    time.sleep(seconds)
-    after = _busy_seconds()
-    if before is None or after is None:
-        return cores()
-    return max(1, round(cores() - (after - before) / seconds))
+    import torch  # heavy, and not for processes that only measure
 
-
-def _busy_seconds() -> float | None:
-    """Return how long the processors that this process may use have computed; None where nobody
-    tells."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
     try:
-        lines = Path("/proc/stat").read_text("utf-8").splitlines()
-        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        ticks = [line.split()[1:9] for line in lines if line.split()[0] in mine]
-        # Of user, nice, system, idle, waiting, interrupts of two kinds, and what other guests take.
-        busy = sum(int(part[place]) for part in ticks for place in (0, 2, 5, 6, 7))
-        return busy / os.sysconf("SC_CLK_TCK")
+        before = _busy_seconds()
+        time.sleep(seconds)
+        busy = round((_busy_seconds() - before) / seconds)
     except (OSError, AttributeError, ValueError, IndexError):
-        return None
+        return  # another system
+    free = max(1, cores() - busy)
+    if free < torch.get_num_threads():
+        torch.set_num_threads(free)
+        message = "others compute on %d of %d cores: threads: %d; OMP_NUM_THREADS=%d takes all"
+        logger.warning(message, cores() - free, cores(), free, cores())
+
+
+def _busy_seconds() -> float:
+    """Return how long the processors that this process may use have computed."""
+    lines = Path("/proc/stat").read_text("utf-8").splitlines()
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = [line.split()[1:9] for line in lines if line.split()[0] in names]
+    # Of user, nice, system, idle, waiting, interrupts of two kinds, and other guests' time.
+    busy = sum(int(part[index]) for part in ticks for index in (0, 2, 5, 6, 7))
+    return busy / os.sysconf("SC_CLK_TCK")
 
 
 def python_path() -> str:
-    """Return the ``PYTHONPATH`` of processes that import the package which this one has
-    imported."""
-    places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return os.pathsep.join(filter(None, places))
+    """Return the ``PYTHONPATH`` with which other processes import this very package."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, paths))
 
 
 def python_program(code: str, *arguments: object) -> list[str]:
@@ -119,9 +108,7 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 def cache_folder() -> Path:
     """Return the folder of what was measured or compiled once; it need not exist."""
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache) / "specdec"
-    return Path(os.path.expanduser("~")) / ".cache" / "specdec"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
 
 
 def make_cache_folder() -> None:

@@ -29,24 +29,24 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 179,
-    "checkpoints": 1611,
-    "cli": 1416,
-    "criterions": 524,
+    "root": 166,
+    "checkpoints": 1607,
+    "cli": 1266,
+    "criterions": 488,
     "data": 136,
-    "decoding": 5332,
+    "decoding": 5404,
     "engines": 1429,
-    "evaluation": 1618,
-    "files": 650,
+    "evaluation": 1595,
+    "files": 600,
     "host": 362,
-    "inference": 2700,
-    "jobs": 1557,
-    "models": 1954,
-    "tasks": 768,
+    "inference": 2207,
+    "jobs": 1538,
+    "models": 1903,
+    "tasks": 749,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 154
-MAX_CLAUSES = 45
+MAX_FILES = 145
+MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 FREE_OF_FAIRSEQ = (

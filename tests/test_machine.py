@@ -1,4 +1,4 @@
-"""Names of processors, free cores, and memory that is given back."""
+"""The processor's name, free cores, and memory that is given back to the system."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from specdec_plugins import machine
 from specdec_plugins.machine import (
     _describe,
-    cores,
-    free_cores,
+    choose_threads,
     give_back,
     python_path,
     python_program,
@@ -46,23 +46,32 @@ def test_a_processor_is_named_by_what_it_can_do(
 STAT = "cpu  {0} 0 0 0\ncpu0 {0} {1} 3 0 9 1 1 0 0 0\ncpu1 5 0 0 {0} 0 0 0 0 0 0\nintr 1\n"
 
 
-@pytest.mark.parametrize(("user", "nice", "free"), [(100, 7, 1), (10, 7, 2), (7, 100, 2)])
-def test_cores_are_free_that_nobody_computes_on(
-    user: int, nice: int, free: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("user", "nice", "threads"), [(20, 7, 1), (2, 7, 2), (2, 20, 2), (99, 0, 1)]
+)
+def test_no_more_threads_than_free_cores(
+    user: int, nice: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a second of a hundred ticks; who yields to others does not count."""
-    texts = iter([STAT.format(5, 5), STAT.format(5 + user, 5 + nice)])
+    """Of two, watched for 20 ticks; processes that yield to others do not count."""
+    texts = iter([STAT.format(5, 5), STAT.format(5 + user, 5 + nice)] * 2)
     monkeypatch.setattr(Path, "read_text", lambda *_: next(texts))
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
     monkeypatch.setattr(machine.time, "sleep", lambda _: None)
-    assert free_cores(1.0) == free
-
-
-def test_where_nobody_tells_all_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda *_: "nothing\n\n")
-    assert free_cores(0.001) == cores()
-    assert cores() >= 1
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        choose_threads()
+        assert torch.get_num_threads() == 2
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        choose_threads()
+        assert torch.get_num_threads() == threads
+        monkeypatch.setattr(Path, "read_text", lambda *_: "nothing\n\n")
+        choose_threads()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def held() -> int:

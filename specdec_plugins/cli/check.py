@@ -4,13 +4,13 @@
     specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
 VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text lines are
-made of the words of the source dictionary. Lines of a text are segmented by what lies in the folder
+made of the words of the source dictionary. Lines of a text are segmented by the files in the folder
 of the dictionaries (codes, a SentencePiece model, segmentation.json), else taken as they are.
 
 Each system, as specdec-evaluate names them, is compared with fairseq's stock search of beam 1 in
 its precision (float32, if that is int8), and with our AR loop if it has a target prefix or a
-repetition penalty, which stock search has not. Of every line that differs the gap is told: by how
-many nats the verifier, asked in float64, prefers one of the two tokens. In float64 rounding is too
+repetition penalty, which stock search has not. For every line that differs the gap is computed: by
+how many nats the verifier, in float64, prefers one of the two tokens. In float64 rounding is too
 small to matter. The exit status is 0 if no line differed in float64, 1 if one did, 2 for every
 error.
 """
@@ -22,7 +22,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -35,12 +35,11 @@ from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import decode, gap, read_text
-from specdec_plugins.evaluation.worker import Tokens
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, positive, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
-from specdec_plugins.inference.verifier_facts import describe
+from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.machine import processor_name
 
 PROG = program("check.py")
@@ -60,60 +59,52 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--input-path", metavar="FILE", help="a text (default: lines are made)")
-    add("--lines", metavar="N", type=int, help=f"lines to decode (all; {MADE} that are made)")
+    add("--lines", metavar="N", type=positive, help=f"lines to decode (all; {MADE} that are made)")
     add("--seed", metavar="N", type=int, default=1, help="of the lines that are made")
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
     add("--systems", metavar="SYSTEM", nargs="+", help="default: AR, and of a pair constant, tree")
-    args = parser.parse_args(argv)
-    if args.lines is not None and args.lines < 1:
-        parser.error(f"--lines {args.lines}: must be at least 1")
-    return args
+    return parser.parse_args(argv)
 
 
 @command(PROG, failed=2)
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
-    languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    languages["as_transformer"] = args.as_transformer
-    found = pair_folder.verifier_settings(args.verifier, args.dictionaries)
-    settings = Settings(**found, **languages, limits=LIMITS, beam=1, keep_bpe=True)
+    settings = Settings(
+        **pair_folder.verifier_settings(args.verifier, args.dictionaries),
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
+        as_transformer=args.as_transformer,
+        limits=LIMITS,
+        beam=1,
+        keep_bpe=True,
+    )
     # Words of the dictionary are segmented already.
     used = settings if args.input_path else replace(settings, tokenizer=None, bpe=None)
     judge = load_translator(replace(used, precision="float64", engine="eager"))
     if args.input_path:
         lines = [line for line in read_text(args.input_path, args.lines) if line.text.strip()]
     else:
-        words = judge.codec.source
-        lines = made_lines(words.symbols[words.nspecial :], judge.codec.longest - 1, args)
-    put("".join(f"{fact}\n" for fact in describe(judge)))
+        lines = made_lines(judge, args)
+    put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
     encoders = ", ".join(filter(None, (settings.tokenizer, settings.bpe)))
     put(f"segmentation in {settings.data}: {encoders or 'none; text has to be segmented'}\n")
     drafter = Path(settings.data) / pair_folder.DRAFTER
     if args.verifier.is_dir() and drafter.is_file():
         used = replace(used, path=str(drafter))
-    inexact = compare(used, judge, lines, args)
-    if inexact:
+    if compare(used, judge, lines, args):
         put("In float64 lines differ: this verifier is not decoded as by fairseq; report it.\n")
         return 1
-    put("In float64 all lines are stock fairseq's. Next:\n")
-    put(next_steps(settings, args))
+    put(f"In float64 all lines are stock fairseq's. Next:\n{next_steps(settings, args)}")
     return 0
 
 
-def made_lines(words: Sequence[str], longest: int, args: argparse.Namespace) -> list[Line]:
-    """Return lines of 3 to 25 random words, but none longer than ``longest``."""
-    random = Random(args.seed)
+def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
+    """Return lines of 3 to 25 random words, but none longer than the verifier takes."""
+    random, source = Random(args.seed), judge.codec.source
+    words, longest = source.symbols[source.nspecial :], judge.codec.longest - 1
     sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
     return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
-
-
-def default_systems(pair: bool) -> list[str]:
-    """Return AR by every engine; of a pair also chains and trees in float64."""
-    names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
-    if engine_name("auto", "float32", "cpu") != "eager":
-        names.append("AR@float32")
-    return names + ["constant@float64,engine=eager", "tree@float64,engine=eager"] * pair
 
 
 def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace) -> int:
@@ -122,17 +113,22 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     Returns:
         the number of lines that differ in float64.
     """
-    names = args.systems or default_systems(base.path is not None)
+    names = args.systems
+    if not names:
+        names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
+        if engine_name("auto", "float32", "cpu") != "eager":
+            names.append("AR@float32")
+        if base.path is not None:
+            names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
     systems = [(name, parse_system(name, base).settings) for name in names]
     rows, inexact = [], 0
     speeds: dict[str, float] = {}
 
     @cache
-    def reference(name: str) -> list[Tokens]:
+    def reference(name: str) -> list[list[str]]:
         """Decode by a reference that is named like a system."""
-        outputs, how, speeds[f"{name.partition('@')[0]}, {how}"] = decoded(
-            parse_system(name, base).settings, lines
-        )
+        outputs, how, milliseconds = decoded(parse_system(name, base).settings, lines)
+        speeds[f"{name.partition('@')[0]}, {how}"] = milliseconds
         return outputs
 
     for (name, settings), batch in product(systems, args.batch):
@@ -146,9 +142,9 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         compared = zip(lines, outputs, reference(beside), strict=True)
         gaps = [gap(judge, line, a, b, penalty) for line, a, b in compared if a != b]
         inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
-        close = f"{max(gaps):.2g} | {median(gaps):.2g}" if gaps else " | "
+        close = [f"{max(gaps):.2g}", f"{median(gaps):.2g}"] if gaps else ["", ""]
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
-        rows.append([name, str(batch), how, differ, *close.split(" | "), f"{milliseconds:.1f}"])
+        rows.append([name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
     threads = counted(torch.get_num_threads(), "thread")
     put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
     heads = ("system", "batch", "by", "lines unlike", "largest gap", "median", "ms a line")
@@ -157,29 +153,27 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     return inexact
 
 
-def decoded(settings: Settings, lines: list[Line]) -> tuple[list[Tokens], str, float]:
+def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, float]:
     """Return the outputs, the engine and precision, and the milliseconds a line."""
     translator = load_translator(settings)
     translator.warm_up(lines[:1])
     outputs = decode(translator, lines)
-    how = f"{translator.engine}, {translator.arithmetic}"
+    how = f"{translator.engine}, {translator.precision}"
     return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
 
 
 def next_steps(settings: Settings, args: argparse.Namespace) -> str:
-    """Return what to type next for a verifier that translates as fairseq does."""
+    """Return the next command for a verifier that translates as fairseq does."""
     data, path = Path(settings.data), Path(str(settings.ar_path))
     pair = path == data / pair_folder.VERIFIER and (data / pair_folder.DRAFTER).is_file()
     known = pair_folder.pair_settings(data)
-    whole = pair and (settings.tokenizer, settings.bpe) == (known["tokenizer"], known["bpe"])
     options: dict[str, object] = {}
-    if not whole:
+    if not pair or (settings.tokenizer, settings.bpe) != (known["tokenizer"], known["bpe"]):
         options = {"AR-path": path, "strategy": "AR", "tokenizer": settings.tokenizer}
         options |= {"bpe": settings.bpe, **settings.encoder_options}
     options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
-    flags = [
-        (f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value
-    ]
-    words = ["specdec-translate", settings.data, *chain.from_iterable(flags)]
+    words = ["specdec-translate", settings.data]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)] if value else []
     drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/training.md\n"
     return f"  {shlex.join(words)} < FILE\n{drafter}"

@@ -23,6 +23,7 @@ PROG = program("encoder_initial.py")
 
 @command(PROG)
 def main(argv: Sequence[str]) -> None:
+    """Write the checkpoint."""
     parser = Parser(PROG, __doc__)
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")

@@ -36,10 +36,10 @@ from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
 from specdec_plugins.evaluation.systems import AR, System, parse_system
 from specdec_plugins.evaluation.table import results, sentence_records, table
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.command import command, program, put
+from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Translator, load_translator
-from specdec_plugins.inference.ctranslate2_model import (
+from specdec_plugins.inference.ctranslate2 import (
     convert_verifier,
     is_installed,
     refuse_languages,
@@ -61,20 +61,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
-    add("--lines", metavar="N", type=int, help="only the first N lines of each text")
-    add("--batch", nargs="+", type=int, metavar="N", default=[1], help="sentences at a time (1)")
-    add("--threads", nargs="+", type=int, metavar="N", default=[1], help="of each system (1)")
-    add("--rounds", type=int, metavar="N", default=5, help="(5)")
+    add("--lines", metavar="N", type=positive, help="only the first N lines of each text")
+    size = "sentences at a time (1)"
+    add("--batch", nargs="+", type=positive, metavar="N", default=[1], help=size)
+    add("--threads", nargs="+", type=positive, metavar="N", default=[1], help="of each system (1)")
+    add("--rounds", type=positive, metavar="N", default=5, help="(5)")
     add("--warmup", type=int, metavar="N", default=16, help="lines decoded before, untimed (16)")
     add("--baseline", metavar="SYSTEM", help="compare with this one (AR, else the first)")
     add("--no-plots", action="store_true", help="do without matplotlib")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse(argv)
-    for flag in ("batch", "threads", "rounds", "warmup"):
-        values = getattr(args, flag)
-        for value in values if isinstance(values, list) else [values]:
-            if value < (flag != "warmup"):
-                parser.error(f"--{flag} {value}: must be at least {int(flag != 'warmup')}")
     if args.reference and len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
     if len({*args.input_path}) != len(args.input_path):
@@ -84,7 +80,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 @command(PROG, INTERRUPTED)
 def main(argv: Sequence[str]) -> None:
-    """Compare the systems that were asked for."""
+    """Compare the systems."""
     args = parse(argv)
     if not args.no_plots:
         check_plotting()
@@ -135,12 +131,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _converted(translator: Translator, systems: Sequence[System], folder: Path) -> Path | None:
-    """Return the verifier's folder as CTranslate2 has it, if that is a system.
-
-    Raises:
-        ConversionError: CTranslate2 has no such model.
-        ValueError: it is not installed.
-    """
+    """Return the folder of the verifier for CTranslate2, if that is a system."""
     if all(system.compute_type is None for system in systems):
         return None
     if not is_installed():

@@ -11,9 +11,9 @@ segmentation.json, too, or with --tokenizer and --bpe, text is ordinary text; el
 An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
 warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every
 line is written as soon as it is known, in input order: a run that was stopped leaves complete
-lines, and goes on with --resume; OUTPUT.resume, which lies beside them until all are written, tells
-how it was begun. At batch 1 every line is answered at once; at a larger batch, 64 batches of lines
-are read ahead and sorted by length, unless the input is typed.
+lines, and goes on with --resume; OUTPUT.resume lies beside them until all are written and records
+the settings. At batch 1 every line is answered at once; at a larger batch, 64 batches of lines are
+read ahead and sorted by length, unless the input is typed.
 
 Times are those of decoding alone: no loading, no text work.
 """
@@ -38,12 +38,11 @@ from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.report import format_report, full_report
-from specdec_plugins.inference.run_files import check_run
-from specdec_plugins.inference.threads import choose_threads
-from specdec_plugins.inference.trace_file import open_trace
-from specdec_plugins.inference.ways import as_tuned
+from specdec_plugins.inference.report import check_run, format_report, full_report
+from specdec_plugins.inference.trace_page import open_trace
+from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
+from specdec_plugins.machine import choose_threads
 
 PROG = program("inference.py")
 logger = logging.getLogger(PROG)
@@ -57,10 +56,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.output.add_argument
     add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
     add("--resume", action="store_true", help="go on after the lines that the output has")
+    add("--stats", action="store_true", help="report all figures, not one line")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
-    add(
-        "--trace", metavar="FILE", help="write what every step did: a JSON line a sentence (slower)"
-    )
+    add("--trace", metavar="FILE", help="record every step: a JSON line a sentence (slower)")
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
@@ -71,13 +69,8 @@ def main(argv: Sequence[str]) -> None:
     """Translate the input to the output, and report."""
     args = parse(argv)
     settings = replace(make_settings(args), trace=bool(args.trace))
-    if args.warmup < 0:
-        raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
-    outputs = [
-        ("--output-path", args.output_path),
-        ("--trace", args.trace),
-        ("--stats-json", args.stats_json),
-    ]
+    names = ("--output-path", "--trace", "--stats-json")
+    outputs = list(zip(names, (args.output_path, args.trace, args.stats_json)))
     beside = ("the file for --resume,", resume_path(args.output_path))
     check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
@@ -90,7 +83,6 @@ def main(argv: Sequence[str]) -> None:
         translator = load_translator(settings)
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
-        translator.check_input(lines)
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
             first = list(islice(lines, args.warmup))
@@ -110,14 +102,13 @@ def main(argv: Sequence[str]) -> None:
                             raise
                         cut = "--trace and --stats-json are cut off"
                         raise InferenceError(f"standard output: its reader left; {cut}") from error
-            go_on = "; lines before are kept, go on with --resume" if output.resumable else ""
-            lines.check(go_on)
+            lines.check("; lines before are kept, go on with --resume" * output.resumable)
             resume.finish()
         else:
             logger.warning("%s is complete; nothing is done", args.output_path)
         report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
         if not args.quiet:
-            tell(format_report(report))
+            tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
             write_json(Path(args.stats_json), report, "--stats-json")
 
@@ -125,7 +116,7 @@ def main(argv: Sequence[str]) -> None:
 def progress(
     results: Iterable[Translation], args: argparse.Namespace, lines: InputLines, done: int
 ) -> Iterable[Translation]:
-    """Return a progress bar, where somebody sees it and it is in nobody's way."""
+    """Return a progress bar, if it is visible and does not mix with the output."""
     hidden = args.no_progress_bar or lines.typed or not sys.stderr.isatty()
     if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
         return results

@@ -28,7 +28,7 @@ import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, positive, program, put
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
@@ -60,32 +60,29 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--hours", metavar="H", type=float, help=f"hours of all stages ({HOURS:g})")
-    budget.add_argument(
-        "--updates", metavar="N", type=int, help="updates of the drafter's training"
-    )
+    updates = "updates of the drafter's training"
+    budget.add_argument("--updates", metavar="N", type=positive, help=updates)
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
-    add("--workers", metavar="N", type=int, help="processes that distil (needs Ray)")
+    add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
     add("--dry-run", action="store_true", help="print the recipe, and how long all would take")
     add("--cpu", action="store_true", help="leave a GPU alone")
     add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     add_encoder_flags(parser)
     args = parser.parse_args(argv)
-    for name in ("hours", "updates", "workers"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < 10**9:
-            parser.error(f"--{name} {value}: must be above 0")
+    if args.hours is not None and not 0 < args.hours < 10**9:
+        parser.error(f"--hours {args.hours}: must be above 0")
     if separators := re.findall(r"[:,]|\$\{", str(args.out)):
         parser.error(f"OUT {args.out}: fairseq splits paths at {separators[0]!a}; name another")
     return args
 
 
 def job_of(args: argparse.Namespace) -> PairJob:
-    """Return the job that a command line stands for."""
+    """Return the job of a command line."""
     check_enough(args.sources)
     known = verifier_settings(args.verifier, args.dictionaries)
     encoders = {name: getattr(args, name) for name in ENCODERS}
@@ -118,11 +115,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
 
 
 def run(words: Command) -> str:
-    """Run a command of this package in this process; return what it prints.
-
-    Raises:
-        SpecdecError: it failed.
-    """
+    """Run a command of this package in this process; return what it prints."""
     name, *arguments = map(str, words)
     main = import_module(f"specdec_plugins.cli.{MODULES[name]}").main
     with redirect_stdout(io.StringIO()) as printed:
@@ -136,8 +129,7 @@ def run(words: Command) -> str:
 
 @command(PROG, "interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> int:
-    """Return the exit status: 0, 1 for a failure, 2 for the command line, 130 for a training that
-    was interrupted."""
+    """Return the exit status: 0, or 130 for a training that was interrupted."""
     args = parse(argv)
     job = job_of(args)
     if args.dry_run:

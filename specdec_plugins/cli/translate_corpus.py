@@ -8,8 +8,8 @@ that was stopped or killed goes on where it was by the same command; with other 
 settings it refuses. PAIR and the other flags are those of inference.py.
 
 Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
-is not UTF-8 is refused before anything is translated. Symbolic links are followed. What is hidden
-or no ordinary file is passed over and named.
+is not UTF-8 is refused before anything is translated. Symbolic links are followed. Files that are
+hidden or not ordinary are passed over and named.
 
 Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
 uses that cluster, whose machines must see the models, the input and the output by the same paths.
@@ -26,14 +26,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import command, program, tell
+from specdec_plugins.files.command import command, positive, program, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
-from specdec_plugins.inference.ways import as_tuned
+from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.corpus import (
     FOLDER,
     describe_job,
@@ -53,20 +52,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.group.add_argument
     add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
-    add("--workers", metavar="N", type=int, default=1, help="processes, one a GPU if any (1)")
-    add("--threads", metavar="N", type=int, default=1, help="CPUs of each worker (1)")
-    add("--shard-lines", metavar="N", type=int, default=1000, help="lines of a shard (1000)")
+    add("--workers", metavar="N", type=positive, default=1, help="processes, one a GPU if any (1)")
+    add("--threads", metavar="N", type=positive, default=1, help="CPUs of each worker (1)")
+    add("--shard-lines", metavar="N", type=positive, default=1000, help="lines of a shard (1000)")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
-    args = parser.parse(argv)
-    for name in ("workers", "threads", "shard_lines"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
-    return args
+    return parser.parse(argv)
 
 
 @command(PROG, "interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
-    """Translate what is still to be translated, and put it together."""
+    """Translate the rest of the corpus, and put it together."""
     args = parse(argv)
     try:
         from specdec_plugins.jobs.pool import translate_shards
@@ -79,11 +74,7 @@ def main(argv: Sequence[str]) -> None:
     if passed_over:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
-    # Whatever is wrong with the models is best said here, once, and before any worker starts.
-    translator = load_translator(replace(settings, **PLAIN))
-    for file in files.values():
-        with InputLines.open(str(file)) as lines:
-            translator.check_input(lines)
+    load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
     corpus = read_corpus(files, args.output_path, args.shard_lines)
     about = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)

@@ -1,4 +1,4 @@
-"""Find the fastest way to decode with a pair on this machine, and keep it for `--controller auto`.
+"""Find the fastest mode of decoding with a pair here, and store it for `--controller auto`.
 
     specdec-tune PAIR
     specdec-tune PAIR --batch 1 8 32 --precision int8
@@ -8,20 +8,19 @@ tokens; with strict acceptance also with drafts in int8 where an engine has it. 
 the slower half is dropped, until three are left. Loading, in which models are compiled or
 converted, is timed apart.
 
-The table is kept for this pair, machine, number of threads, precision, acceptance rule and these
-versions. With strict acceptance `--controller auto`, the default, takes the fastest way of the
+The table is stored for this pair, machine, number of threads, precision, acceptance rule and these
+versions. With strict acceptance `--controller auto`, the default, takes the fastest mode of the
 batch size from then on, and `--strategy AR` the faster backend. Relaxed and sampled output never
-follow it: they would depend on timings. --check FILE times all ways on other texts, in seven
-rounds, beside the way that was found. The other flags are those of specdec-translate.
+follow it: they would depend on timings. --check FILE times all modes on other texts, in seven
+rounds, beside the fastest one. The other flags are those of specdec-translate.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -30,18 +29,15 @@ from tqdm import tqdm
 
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
-from specdec_plugins.files.command import command, program, put
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_modes
+from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.threads import choose_threads
-from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table
-from specdec_plugins.machine import processor_name
+from specdec_plugins.inference.tuned_modes import Mode, Table, Timed, describe, save_table
+from specdec_plugins.machine import choose_threads, processor_name
 
 PROG = program("tune.py")
-CTRANSLATED = Way(ar_backend="ctranslate2")
+CTRANSLATED = Mode(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
 SHOWN = {
     *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet"),
@@ -55,20 +51,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     # A flag of a single run takes several values here.
     parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
-    add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
+    size = "sentences at a time (1)"
+    add("--batch", metavar="N", type=positive, nargs="+", default=[1], help=size)
     add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
-    add("--check", metavar="FILE", nargs="+", default=[], help="texts to try what was found on")
+    add("--check", metavar="FILE", nargs="+", default=[], help="texts to try the best mode on")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
 
 
 @command(PROG)
 def main(argv: Sequence[str]) -> None:
-    """Try all ways at every batch size, tell, and keep what was found."""
+    """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)
     if (args.strategy, args.controller, args.ar_backend) != ("specdec", "auto", "auto"):
         raise ValueError(
-            "--strategy, --controller, --AR-backend: are to be found out; leave them out"
+            "--strategy, --controller, --AR-backend: tuning chooses them; leave them out"
         )
     sizes = list(dict.fromkeys(args.batch))
     settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))
@@ -76,10 +73,10 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(
             "tuning is for CPUs, where it depends on the machine what pays; give --cpu"
         )
-    for size in sizes:
-        replace(settings, batch=size)  # says what cannot be
     choose_threads()
     key = describe(settings, torch.get_num_threads())
+    threads = counted(torch.get_num_threads(), "thread")
+    text = f"{processor_name()}, {threads}, {settings.precision}, {settings.rule}\n"
     # None hides it where there is no terminal.
     with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 
@@ -87,50 +84,34 @@ def main(argv: Sequence[str]) -> None:
             bar.set_description_str(what)
             bar.update()
 
-        trial = Trial(settings, list_ways(settings), note)
+        trial = Trial(settings, list_modes(settings), note)
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
-        found = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
-        checked = []
-        for text, size, lines in _drawn(args.check, sizes, args.seed):
-            way = found[size][0].way
-            timed = trial.run(size, lines, CHECK_ROUNDS, (GREEDY, CTRANSLATED, way))
-            checked.append(_table(f"{Path(text).name}, batch {size}", way, timed))
-    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    path = save_table(Table(key, made, found))
-    if not args.quiet:
-        put("\n".join([*_tell(settings, trial, found, path), *chain(*checked)]) + "\n")
-
-
-def _drawn(
-    paths: Sequence[str], sizes: Sequence[int], seed: int
-) -> Iterator[tuple[str, int, list[Line]]]:
-    """Yield each text with lines that a seed draws from it: two batches, and at least 24."""
-    for path, size in product(paths, sizes):
-        lines = [line for line in read_text(path, None) if line.text.strip()]
-        yield path, size, Random(seed).sample(lines, min(max(24, 2 * size), len(lines)))
-
-
-def _tell(
-    settings: Settings, trial: Trial, found: dict[int, list[Timed]], path: Path
-) -> Iterator[str]:
-    threads = counted(torch.get_num_threads(), "thread")
-    yield f"{processor_name()}, {threads}, {settings.precision}, {settings.rule}"
-    for size, timed in found.items():
-        yield from _table(f"batch {size}", GREEDY, timed)
-        yield f"\nBatch {size}: {timed[0].way}."
+        batches = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
+        for size, timed in batches.items():
+            text += _table(f"batch {size}", GREEDY, timed) + f"\nBatch {size}: {timed[0].mode}.\n"
+        for path, size in product(args.check, sizes):
+            lines = [line for line in read_text(path, None) if line.text.strip()]
+            drawn = Random(args.seed).sample(lines, min(max(24, 2 * size), len(lines)))
+            mode = batches[size][0].mode
+            timed = trial.run(size, drawn, CHECK_ROUNDS, (GREEDY, CTRANSLATED, mode))
+            text += _table(f"{Path(path).name}, batch {size}", mode, timed)
     loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
-    yield f"\nSeconds to load, compile and convert: {loaded}."
-    yield f"Kept for --controller auto in {path}."
+    if not args.quiet:
+        put(f"{text}\nSeconds to load, compile and convert: {loaded}.\n")
+    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    stored = save_table(Table(key, made, batches))
+    if not args.quiet:
+        put(f"Stored for --controller auto in {stored}.\n")
 
 
-def _table(title: str, beside: Way, timed: Sequence[Timed]) -> Iterator[str]:
-    """Yield a table of all ways; ``x`` is over one of them, within each round."""
-    base = next(item for item in timed if item.way == beside).milliseconds
-    yield ""
+def _table(title: str, beside: Mode, timed: Sequence[Timed]) -> str:
+    """Return a table of all modes; ratios ``x`` are over one of them, within each round."""
+    base = next(item for item in timed if item.mode == beside).milliseconds
     rows = []
     for item in timed:
         ratios = [a / b for a, b in zip(base, item.milliseconds)]
         rounds = str(len(item.milliseconds))
-        rows.append([str(item.way), spread(item.milliseconds), spread(ratios, 2), rounds])
-    yield from markdown((title, "ms a sentence", f"x {beside}", "rounds"), rows)
+        rows.append([str(item.mode), spread(item.milliseconds), spread(ratios, 2), rounds])
+    lines = markdown((title, "ms a sentence", f"x {beside}", "rounds"), rows)
+    return "".join(f"{line}\n" for line in ("", *lines))

@@ -1,7 +1,6 @@
-"""Which drafted tokens the verifier accepts after given prefixes: an acceptance head's labels.
+"""An acceptance head's labels: the drafted tokens that the verifier accepts after prefixes.
 
-The frozen pair does what it does at decoding time, on prefixes that are given instead of decoded:
-the drafted tokens are the drafter's own, and the rule is the one that decides when decoding.
+The frozen pair drafts and verifies as in decoding, but the prefixes are those of targets.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class LabelledBlocks:
     draft: Tensor
     """``(batch, blocks, slots)`` those tokens."""
     accepted: Tensor
-    """``(batch, blocks)`` how many of them would be committed; none after an EOS."""
+    """``(batch, blocks)`` the number of them that would be committed; none after an EOS."""
     chances: Tensor
-    """``(batch, blocks, slots)`` how probable each token's acceptance is, given that of all before
-    it: min(1, p / q) of drawn ones; of others 1 or 0, and 0 after the first that is rejected."""
+    """``(batch, blocks, slots)`` the probability that a token is accepted if all before it are:
+    min(1, p / q) for drawn tokens; else 1 or 0, and 0 after the first rejection."""
     eos: int
 
     @property
@@ -64,16 +63,14 @@ class LabelledBlocks:
 
     @property
     def decided(self) -> Tensor:
-        """``(batch, blocks, slots)`` True where all tokens before are accepted: the slots whose
-        acceptance is a label. Those after the first rejection have none.
-        """
+        """``(batch, blocks, slots)`` True where all tokens before are accepted: only these slots
+        have a label."""
         slots = torch.arange(self.draft.size(-1), device=self.draft.device)
         return (slots <= self.accepted[..., None]) & self.open
 
     @property
     def reached(self) -> Tensor:
-        """``(batch, blocks, slots)`` how probable it is, given the draft, that a slot is decided:
-        the mean of :attr:`decided` over all draws of what is accepted."""
+        """``(batch, blocks, slots)`` the probability that a slot of this draft is decided."""
         before = torch.where(self.draft == self.eos, 0.0, self.chances)[..., :-1].cumprod(-1)
         return torch.cat([torch.ones_like(self.chances[..., :1]), before], dim=-1)
 
@@ -94,9 +91,7 @@ class AcceptanceLabeller:
         verifier.eval()
         self.verifier = CachedVerifier(verifier, padding, feature_layers=drafter.feature_layers)
         self.scoring, self.rule = scoring, scoring.rule
-        self.block_size = block_size
-        self.padding = padding
-        self.eos = drafter.eos
+        self.block_size, self.padding, self.eos = block_size, padding, drafter.eos
         unk = verifier.decoder.dictionary.unk()
         # As when decoding with fairseq's default limits.
         self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
@@ -112,19 +107,17 @@ class AcceptanceLabeller:
         """Draft and verify a block after every cut.
 
         Args:
-            net_input: ``src_tokens`` ``(batch, source)`` and ``src_lengths``.
-            target: ``(batch, length)`` the prefixes come from here, best the verifier's own output;
+            target: ``(batch, length)`` tokens of the prefixes, best the verifier's own output;
                 right-padded.
             cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
-            seeds: ``(batch,)``; if the rule is sampling, the first one is that of all draws. None:
-                torch's generators draw on.
+            seeds: ``(batch,)``; sampling draws by the first one. None: by torch's generators.
         """
         with self._drawing_by(seeds):
             return self._label(net_input, target, cuts)
 
     @contextmanager
     def _drawing_by(self, seeds: Tensor | None) -> Iterator[None]:
-        """Torch's generators begin anew, and go on afterwards as if nothing had been drawn."""
+        """Seed torch's generators; afterwards they go on as if nothing had been drawn."""
         if not self.rule.draws or seeds is None:
             yield
             return
@@ -134,7 +127,6 @@ class AcceptanceLabeller:
             yield
 
     def _label(self, net_input: NetInput, target: Tensor, cuts: Tensor) -> LabelledBlocks:
-        # The longest prefix first, as :class:`LabelledBlocks` has it.
         cuts = cuts.sort(1, descending=True).values
         begin = torch.full_like(target[:, :1], self.drafter.model.begin)
         before = torch.cat([begin, target[:, :-1]], dim=1)
@@ -155,33 +147,28 @@ class AcceptanceLabeller:
         self.drafter.start(net_input, encoder_out, capacity)
         whole = ChainDraft.of(before[:, 1:])
         # In an empty cache the tokens are where they belong.
-        features = self.verifier.score(before[:, 0], whole, [0] * rows).states
+        features = self.verifier.score(before[:, 0].tolist(), whole, [0] * rows).states
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             known = target.ne(self.padding).sum(1).tolist()
-            last = target[:, 0]  # of a block that nobody looks at
-            self.drafter.draft(Prefixes(target, known, known, last, features), 1)
+            last = [self.eos] * rows  # of a block that nobody looks at
+            self.drafter.draft(Prefixes(target.tolist(), known, known, last, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
-        """Label the block after each row's cut; returns the fields of :class:`LabelledBlocks`, in
-        its order."""
-        last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
-        if self.drafter.causal:
-            prefixes = Prefixes(target, [0] * len(cuts), cuts, last, None)
-        else:
-            prefixes = Prefixes(target, cuts, cuts, last, None)
+        """Label the block after each row's cut; return fields of :class:`LabelledBlocks`."""
+        last, cuts = before.gather(1, cut[:, None])[:, 0].tolist(), cut.tolist()
+        new = [0] * len(cuts) if self.drafter.causal else cuts
+        prefixes = Prefixes(target.tolist(), new, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
-        draft = self._draft(states, scores, last)
+        draft = self._draft(states, scores)
         logits = self.verifier.score(last, draft, cuts).logits
-        prefix = target[:, : max(cuts)], cut
-        logits = penalised(
-            logits, self.scoring.repetition_penalty, *prefix, draft.tokens, draft.ancestors
-        )
+        known = target[:, : max(cuts)], cut, draft.tokens, draft.ancestors
+        logits = penalised(logits, self.scoring.repetition_penalty, *known)
         lprobs = log_probabilities(logits, self.scoring.temperature)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
         counts = draft.accept(self.rule, verification, None).accepted
-        accepted = torch.tensor(counts, device=last.device)
+        accepted = torch.tensor(counts, device=cut.device)
         slots = torch.arange(self.block_size, device=accepted.device)
         chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
         if self.rule.draws:
@@ -189,10 +176,10 @@ class AcceptanceLabeller:
             chances = acceptance_probabilities(p, draft.confidences)
         return states, draft.confidences, draft.tokens, accepted, chances
 
-    def _draft(self, states: Tensor, scores: SlotScores, last: Tensor) -> ChainDraft:
+    def _draft(self, states: Tensor, scores: SlotScores) -> ChainDraft:
         """Choose the draft as decoding does."""
-        rows, slots = len(last), self.block_size
-        drafted, lengths = [slots] * rows, torch.full_like(last, slots)
+        rows, slots, _ = states.shape
+        drafted, lengths = [slots] * rows, torch.full((rows,), slots, device=states.device)
         if self.rule.draws:
             tokens, proposal = draw_chain(scores, self.scoring)
             return DrawnDraft(tokens, drafted, lengths, states, proposal.drawn, proposal=proposal)

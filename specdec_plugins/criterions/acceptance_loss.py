@@ -3,7 +3,7 @@
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
+from specdec_plugins.models.block_causal import option_of
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 class AcceptanceLossConfig(FairseqDataclass):
     """Options of ``--criterion acceptance_loss``."""
 
-    mismatch_weight: float = field(
-        default=6.0, metadata={"help": "weight of a rejected token; an accepted one's is 1"}
-    )
+    mismatch_weight: float = option_of(6.0, "weight of a rejected token; an accepted one's is 1")
 
 
 @register_criterion("acceptance_loss", dataclass=AcceptanceLossConfig)
@@ -38,14 +37,12 @@ class AcceptanceLoss(FairseqCriterion):
 
     Labels are made while training: the frozen pair drafts and verifies a block after each cut of
     the target. Slots after the first rejection, or after the end of the sentence, carry no loss.
-    With sampling a label is not what a draw decides, but its probability, min(1, p / q) as in
-    SpecDec++, and each slot counts as much as it is probable that it is reached: the mean
-    over all draws, of the same draft, without their variance.
+    With sampling a label is the probability of acceptance, min(1, p / q) as in SpecDec++, and a
+    slot's weight the probability that it is reached: the mean over all draws, without variance.
 
-    SpecDec++ (Huang et al., COLM 2025, §3.2) mixes drafted tokens into the head's input with a
-    ``--mixing-ratio``, because there a drafted token's state depends on the drafted ones before
-    it. A block drafter's states depend on the committed prefix alone, and that is the same in
-    training and decoding: there is nothing to mix.
+    SpecDec++ (Huang et al., COLM 2025, §3.2) mixes drafted tokens into the head's input, because
+    there a token's state depends on the drafted ones before it. A block drafter's states depend on
+    the committed prefix alone: there is nothing to mix.
     """
 
     trains = AcceptanceHeadModel
@@ -63,8 +60,8 @@ class AcceptanceLoss(FairseqCriterion):
     def forward(
         self, model: BaseFairseqModel, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
-        """Returns the loss (nats, summed), the sample size and summable logs on the device."""
-        # Of each worker's sentences, else all would draw alike; in validation always the same.
+        """Return the loss (nats, summed), the sample size and summable logs on the device."""
+        # Those of each worker's sentences, else all would draw alike; in validation the same ones.
         seeds = sample.get("seeds", sample["id"]).to(sample["target"].device)
         target, cuts = sample["target"], sample["cuts"]
         labelled = self.labeller(model)(sample["net_input"], target, cuts, seeds)
@@ -74,7 +71,7 @@ class AcceptanceLoss(FairseqCriterion):
         share = labelled.reached[reached].float()
         loss, weights = weighted_loss(logits, chances, share, self.mismatch_weight)
         predicted = logits.detach().sigmoid()
-        # Of a square whose outcome is 1 with that chance, else 0, the mean.
+        # The mean square of the difference from 1 with that chance, else from 0.
         squares = predicted.square() - 2 * predicted * chances + chances
         log: LogOutput = {
             "loss": loss.detach(),
@@ -89,16 +86,11 @@ class AcceptanceLoss(FairseqCriterion):
         return loss, weights, log
 
     def labeller(self, model: BaseFairseqModel) -> AcceptanceLabeller:
-        """Built once: the pair does not change while its head is trained."""
+        """Return the labeller; the pair does not change while its head is trained."""
         if self._labeller is None:
-            head = unwrapped(model)
-            self._labeller = AcceptanceLabeller(
-                head.drafter,
-                head.drafter.verifier,
-                Scoring.of(self.task.rule, self.task.limits),
-                head.head.settings.block_size,
-                self.padding_idx,
-            )
+            head, scoring = unwrapped(model), Scoring.of(self.task.rule, self.task.limits)
+            pair, size = (head.drafter, head.drafter.verifier), head.head.settings.block_size
+            self._labeller = AcceptanceLabeller(*pair, scoring, size, self.padding_idx)
         return self._labeller
 
     @staticmethod
@@ -110,11 +102,8 @@ class AcceptanceLoss(FairseqCriterion):
 
         size, decided = total("sample_size"), total("decided")
         metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=4)
-        for name, key in (
-            ("acceptance_rate", "accepted"),
-            ("predicted_rate", "predicted"),
-            ("brier", "squares"),
-        ):
+        names = {"acceptance_rate": "accepted", "predicted_rate": "predicted", "brier": "squares"}
+        for name, key in names.items():
             metrics.log_scalar(name, total(key) / decided, decided, round=4)
 
     @staticmethod
@@ -126,16 +115,16 @@ class AcceptanceLoss(FairseqCriterion):
 def weighted_loss(
     logits: Tensor, chances: Tensor, shares: Tensor, mismatch_weight: float
 ) -> tuple[Tensor, Tensor]:
-    """Binary cross entropy, summed, in which a rejection weighs ``mismatch_weight``.
+    """Return a binary cross entropy in which a rejection weighs ``mismatch_weight``.
 
-    A loss so weighted is least where the predicted odds are the true ones divided by the weight.
-    It is therefore taken at logits from which the weight's logarithm is subtracted: then the
-    logits themselves are those of the true probability.
+    A loss weighted in this way is lowest where the predicted odds are the true ones divided by the
+    weight. It is therefore taken at logits minus the weight's logarithm: then the logits themselves
+    are those of the true probability.
 
     Args:
         logits: log-odds of acceptance.
-        chances: of the same shape, how probable acceptance is: 1 and 0 where that is known.
-        shares: of the same shape, how much each counts.
+        chances: the probability of each acceptance, 1 or 0 where it is known.
+        shares: the weight of each slot.
 
     Returns:
         The loss in nats, and the sum of the weights.

@@ -4,7 +4,7 @@
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Optional
 
@@ -15,6 +15,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
+from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
 from specdec_plugins.models.training_pass import SlotTargets
 
@@ -28,25 +29,19 @@ logger = logging.getLogger(__name__)
 class GlatLossConfig(FairseqDataclass):
     """Options of ``--criterion glat_loss``."""
 
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "uniform label smoothing over the vocabulary, 0 is none"}
+    label_smoothing: float = option_of(0.0, "uniform label smoothing over the vocabulary")
+    verifier_labels: bool = option_of(
+        False,
+        "label each slot with the verifier's distribution on the true prefix instead of the target "
+        "token (needs --AR-path)",
     )
-    verifier_labels: bool = field(
-        default=False,
-        metadata={
-            "help": "label each slot with the verifier's distribution on the true prefix instead "
-            "of the target token (needs --AR-path)"
-        },
+    slot_decay: float = option_of(
+        0.0,
+        "weight slot j by exp(-j / SLOT_DECAY), since it is of use only where all earlier ones are "
+        "accepted; 0 weighs all alike",
     )
-    slot_decay: float = field(
-        default=0.0,
-        metadata={
-            "help": "weight slot j by exp(-j / SLOT_DECAY), since it is of use only where all "
-            "earlier ones are accepted; 0 weighs all alike"
-        },
-    )
-    mse_lambda: Optional[float] = field(
-        default=None, metadata={"help": "of published command lines; does nothing, as it did there"}
+    mse_lambda: Optional[float] = option_of(
+        None, "of published command lines; does nothing, as it did there"
     )
 
 
@@ -80,7 +75,7 @@ class GlatLoss(FairseqCriterion):
     def forward(
         self, model: Drafter, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
-        """Returns the loss (nats, summed), the sample size and summable logs on the device."""
+        """Return the loss (nats, summed), the sample size and summable logs on the device."""
         net_input = sample["net_input"]
         output: DrafterOutput = model(
             net_input["src_tokens"],
@@ -97,9 +92,7 @@ class GlatLoss(FairseqCriterion):
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.slot_decay)
         correct, scored = output.glanced_correct, output.blocks.scored
-        losses, nll = output.values
-        sample_size = weights.sum()
-        weights = weights[scored]
+        (losses, nll), sample_size, weights = output.values, weights.sum(), weights[scored]
         loss = (losses * weights).sum()
         log: LogOutput = {
             "loss": loss.detach(),
@@ -119,10 +112,7 @@ class GlatLoss(FairseqCriterion):
     def _losses(
         self, model: Drafter, logits: Tensor, targets: SlotTargets
     ) -> tuple[Tensor, Tensor]:
-        """Loss and negative log-likelihood of slots with logits ``(n, vocab)``, ``(n,)`` in nats.
-
-        With a distribution p as label, the cross entropy is ``-p . log q``.
-        """
+        """Return loss and negative log-likelihood of slots, ``(n,)`` in nats."""
         lprobs = logits.log_softmax(-1, dtype=torch.float32)
         main = nll = -lprobs.gather(-1, targets.gold[:, None])[:, 0]
         if self.verifier_labels:
@@ -134,7 +124,7 @@ class GlatLoss(FairseqCriterion):
     @staticmethod
     @torch.no_grad()
     def _labels(model: Drafter, targets: SlotTargets) -> Tensor:
-        """``(n, vocab)``: the verifier's distribution of each slot's token, float32."""
+        """Return ``(n, vocab)`` the verifier's distributions of the slots' tokens, in float32."""
         assert targets.verifier_states is not None
         assert targets.state is not None
         scores = model.verifier.decoder.output_layer(targets.verifier_states)
@@ -142,15 +132,13 @@ class GlatLoss(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[LogOutput]) -> None:
-        """Log means over slots; losses in bits, as fairseq does.
-
-        Where nothing was scored they are 0 with no weight, which leaves fairseq's averages alone.
-        """
+        """Log means over slots; losses in bits, as fairseq does."""
 
         def total(key: str) -> float | Tensor:
             return sum(log.get(key, 0) for log in logging_outputs)
 
         def log_mean(name: str, key: str, count: float | Tensor, unit: float = 1.0) -> None:
+            # Where nothing was scored, 0 without a weight leaves fairseq's averages alone.
             mean = total(key) / count / unit if count > 0 else 0.0
             metrics.log_scalar(name, mean, count, round=3)
 

@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import Ints
+from specdec_plugins.decoding.kernels import Floating, Ints
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import TargetPrefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
+
+
+class Rows:
+    """The unfinished rows of a batch, on the host."""
+
+    def __init__(self, max_lengths: list[int]) -> None:
+        """``max_lengths``: the largest number of tokens of each row before EOS."""
+        self.rows = list(range(len(max_lengths)))
+        """The index of each row in the batch as it began."""
+        self.max_lengths = max_lengths
+        self.tokens: list[list[int]] = [[] for _ in self.rows]
+        """Committed tokens, forced ones included."""
+        self.scores: list[list[float]] = [[] for _ in self.rows]
+        """Their log-probabilities."""
+        self.lengths = [0] * len(self.rows)
+        """The number of them."""
+
+    def append(
+        self,
+        accepted: Accepted,
+        scores: list[list[float]],
+        drafted: list[int],
+        called: list[bool],
+        verifier_called: bool = True,
+    ) -> StepResult:
+        """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
+        rows = zip(self.tokens, self.scores, accepted.committed, accepted.tokens.tolist(), scores)
+        for tokens, logs, count, new, log in rows:
+            tokens += new[:count]
+            logs += log[:count]
+        self.lengths = [len(tokens) for tokens in self.tokens]
+        return StepResult(
+            rows=self.rows,
+            drafted=drafted,
+            called=called,
+            verified=accepted.verified,
+            accepted=accepted.accepted,
+            committed=accepted.committed,
+            finished=accepted.finished,
+            last=accepted.last,
+            lengths=self.lengths,
+            limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
+            sources=accepted.sources,
+            verifier_called=verifier_called,
+        )
+
+    def keep(self, rows: list[int]) -> None:
+        """Go on with ``rows`` only, in this order."""
+        for name, values in vars(self).items():
+            if isinstance(values, list):
+                setattr(self, name, [values[i] for i in rows])
 
 
 class RowCounts(NamedTuple):
@@ -26,8 +76,8 @@ class RowCounts(NamedTuple):
     draft_lengths: Tensor
 
 
-class Batch:
-    """The unfinished rows: tokens on the device, counts on the host."""
+class Batch(Rows):
+    """The rows of :class:`SpeculativeGenerator`'s loop, with data on the models' device."""
 
     def __init__(
         self,
@@ -36,42 +86,29 @@ class Batch:
         prefix: TargetPrefix,
         max_lengths: list[int],
         longest_draft: int,
-        precision: torch.dtype,
     ) -> None:
         """
         Args:
             encoder_out: the verifier's, if its encoder was run.
             prefix: forced tokens, which are not committed yet.
-            max_lengths: the largest number of tokens of each row before EOS.
             longest_draft: in slots or nodes.
-            precision: that of scores.
         """
-        rows = len(max_lengths)
+        super().__init__(max_lengths)
         self.net_input, self.encoder_out = net_input, encoder_out
-        self.rows = list(range(rows))
-        """The index of each row in the batch as it began."""
+        self.device = net_input["src_tokens"].device
         # A row's last step may start at its maximum length and write a whole draft after it.
         self.capacity = max(max_lengths) + 2 * (longest_draft + 1)
         """Tokens that a row has room for."""
-        self.tokens = prefix.begins[:, None].repeat(1, self.capacity)
-        """``(rows, capacity)`` the first token (EOS by default), the committed ones, then
-        padding."""
-        self.device = self.tokens.device
-        self.scores = torch.zeros(rows, self.capacity, dtype=precision, device=self.device)
-        """``(rows, capacity)`` log-probabilities of ``tokens``."""
-        self.last = self.tokens[:, 0]
-        """``(rows,)`` the last of the tokens."""
+        self.free_from = prefix.free_from
+        """Positions before this one have no minimum length: some row's prefix holds them."""
+        self.last = prefix.begins
+        """The last of the tokens, or the token before the first one: EOS by default."""
         self.features: Tensor | None = None
         """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
         index 0, for a drafter that reads them; None before the first step."""
-        self.free_from = prefix.free_from
-        """Positions before this one have no minimum length: some row's prefix holds them."""
-        self.lengths = [0] * rows
-        """Committed tokens, forced ones included."""
-        self.max_lengths = max_lengths
-        self.uncached = [0] * rows
+        self.uncached = [0] * len(self.rows)
         """Tokens committed since the last pass of a causal drafter, which has not cached them."""
-        self.draft_lengths = [0] * rows
+        self.draft_lengths = [0] * len(self.rows)
         """Draft lengths of the next step."""
         self._on_device: RowCounts | None = None
 
@@ -100,65 +137,34 @@ class Batch:
         """Append what was accepted of a draft.
 
         Args:
-            scores: ``(rows, n)`` the accepted tokens' log-probabilities.
+            scores: ``(rows, n)`` log-probabilities of ``accepted.tokens``.
             states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
         """
-        committed, called = accepted.committed, draft.called
-        self._append(self.tokens, accepted.tokens, committed, 1)
-        self._append(self.scores, scores, committed, 1)
         if states is not None:
-            if self.features is None:
-                self.features = states.new_empty(*self.tokens.shape, states.size(-1))
-            self._append(self.features, states, committed, 0, accepted.sources)
-        self.last = kernels.to_device(accepted.last, self.device)
-        before = zip(called, self.uncached, committed)
+            self._append_features(states, accepted)
+        called = draft.called
+        before = zip(called, self.uncached, accepted.committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
-        self.lengths = [length + n for length, n in zip(self.lengths, committed)]
-        self._on_device = None
-        return StepResult(
-            rows=self.rows,
-            drafted=draft.drafted,
-            called=called,
-            verified=accepted.verified,
-            accepted=accepted.accepted,
-            committed=committed,
-            finished=accepted.finished,
-            last=accepted.last,
-            lengths=self.lengths,
-            limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
-            sources=accepted.sources,
-            verifier_called=verifier_called,
-        )
+        self.last, self._on_device = accepted.last, None
+        return self.append(accepted, scores.tolist(), draft.drafted, called, verifier_called)
 
-    def _append(
-        self,
-        target: Tensor,
-        new: Tensor,
-        counts: list[int],
-        offset: int,
-        sources: Tensor | None = None,
-    ) -> None:
-        """Append ``counts`` of the ``new`` entries ``(rows, n, …)`` to every row.
-
-        Args:
-            target: ``(rows, capacity, …)``; its row begins ``offset`` entries before its first
-                token. The entries after the new ones may be overwritten.
-            sources: ``(rows, n)`` indices of the new entries to append; None: the first ones.
-        """
-        width = max(counts)
-        end = offset + max(map(int.__add__, self.lengths, counts))
+    def _append_features(self, states: Tensor, accepted: Accepted) -> None:
+        counts, sources = accepted.committed, accepted.sources
+        if self.features is None:
+            shape = len(self.rows), self.capacity, states.size(-1)
+            self.features = states.new_empty(shape)
         # Compiled code does not look where it writes.
-        assert end <= target.size(1)
+        assert max(map(int.__add__, self.lengths, counts)) <= self.capacity
         if kernels.is_host(self.device):
-            chosen = np.arange(width)[None] if sources is None else kernels.on_host(sources)
+            features, new = kernels.numbers(self.features), kernels.numbers(states.contiguous())
             bounds = np.array((self.lengths, counts))
-            arrays = kernels.numbers(target), kernels.numbers(new.contiguous())
-            _copy(*arrays, bounds, offset, chosen)
+            _copy(features, new, bounds, kernels.on_host(sources))
             return
-        slots = kernels.indices(width, self.device)
+        # Rows of fewer tokens copy more behind them, which nobody reads.
+        slots = kernels.indices(max(counts), self.device)
         row = kernels.indices(len(counts), self.device)[:, None]
-        positions = self.on_device.lengths[:, None] + slots + offset
-        target[row, positions] = new[row, slots[None] if sources is None else sources[:, :width]]
+        positions = self.on_device.lengths[:, None] + slots
+        self.features[row, positions] = states[row, sources[:, : max(counts)]]
 
     def plan(self, draft_lengths: list[int]) -> None:
         """Set the draft lengths of the next step."""
@@ -166,23 +172,15 @@ class Batch:
             self.draft_lengths, self._on_device = draft_lengths, None
 
     def keep(self, rows: list[int]) -> None:
-        """Go on with ``rows`` only, in this order."""
-        for name in ("rows", "lengths", "max_lengths", "uncached", "draft_lengths"):
-            values = getattr(self, name)
-            setattr(self, name, [values[i] for i in rows])
-        self.tokens, self.scores = keep_rows(self.tokens, rows), keep_rows(self.scores, rows)
-        self.last = keep_rows(self.last, rows)
+        super().keep(rows)
         if self.features is not None:
             self.features = keep_rows(self.features, rows)
         self._on_device = None
 
 
 @kernels.compiled
-def _copy(target: Any, new: Any, bounds: Ints, offset: int, sources: Ints) -> None:
-    """Copy rows; ``bounds``: ``(2, rows)`` lengths and counts; ``sources``: ``(rows, n)`` or, for
-    all rows, ``(1, n)``."""
+def _copy(target: Floating, new: Floating, bounds: Ints, sources: Ints) -> None:
+    """Copy rows ``sources`` ``(rows, n)`` of ``new``; ``bounds``: ``(2, rows)`` lengths, counts."""
     for row in range(bounds.shape[1]):
-        begin = bounds[0, row] + offset
-        chosen = sources[row if len(sources) > 1 else 0]
         for n in range(bounds[1, row]):
-            target[row, begin + n] = new[row, chosen[n]]
+            target[row, bounds[0, row] + n] = new[row, sources[row, n]]

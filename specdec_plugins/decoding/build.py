@@ -35,11 +35,11 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
         ValueError: the drafter was not trained for so many slots.
     """
     trained = drafter.block_size
-    if block_size is not None and not 1 <= block_size <= trained:
-        raise ValueError(
-            f"--block-size {block_size}: the drafter was trained for blocks of 1 to {trained}"
-        )
-    return trained if block_size is None else block_size
+    size = trained if block_size is None else block_size
+    if not 1 <= size <= trained:
+        trained_for = f"the drafter was trained for blocks of 1 to {trained}"
+        raise ValueError(f"--block-size {size}: {trained_for}")
+    return size
 
 
 def recommended(
@@ -48,12 +48,8 @@ def recommended(
     """Return the controller, or the recommended one in place of ``auto``.
 
     On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): for one with OpenVINO,
-    for two with PyTorch, whose steps have more costs that do not depend on their rows. Relaxed
-    output is not to depend on the batch. On a GPU drafts pay at every batch size, and 32 nodes cost
-    what 8 do (docs/engines.md, "GPUs").
-
-    Args:
-        engine: the verifier's.
+    for two with PyTorch. Relaxed output is not to depend on the batch. On a GPU drafts pay at every
+    batch size, and 32 nodes cost what 8 do (docs/engines.md, "GPUs").
     """
     if not isinstance(controller, Auto):
         return controller
@@ -77,14 +73,9 @@ def build_generator(
     head: Head | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
-    """Return a generator.
+    """Return a generator; without a drafter, of plain AR.
 
-    Args:
-        drafter: None for plain AR.
-        block_size: by default the drafter's.
-        controller: by default drafts and verifies whole blocks.
-        head: an acceptance head, for controllers that ask one.
-        engines: run the models' steps; by default PyTorch.
+    Defaults are the drafter's block size, strict acceptance of whole blocks, and PyTorch.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or a controller that does not
@@ -115,14 +106,11 @@ def build_drafter_alone(
     limits: GenerationLimits | None = None,
     engines: Engines | None = None,
 ) -> DrafterAlone:
-    """Return a generator that commits drafts unverified.
-
-    Args:
-        verifier: needed by a drafter that reads its encoder or its states.
-        limits: the repetition penalty is ignored.
+    """Return a generator that commits drafts unverified; it ignores a repetition penalty.
 
     Raises:
-        ValueError: a block size that the drafter was not trained for, or no verifier.
+        ValueError: a block size that the drafter was not trained for, or no verifier, where the
+            drafter reads its encoder or its states.
     """
     if verifier is not None:
         drafter.attach_verifier(verifier)

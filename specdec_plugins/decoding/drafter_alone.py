@@ -12,7 +12,7 @@ from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafting import prefixes_of
 from specdec_plugins.decoding.drafts import ChainDraft
-from specdec_plugins.decoding.kernels import indices
+from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -62,9 +62,10 @@ class DrafterAlone:
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; the arguments are those of fairseq's ``SequenceGenerator``."""
+        """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
-        results = Results(len(net_input["src_tokens"]), self.limits, self.statistics)
+        rows, precision = len(net_input["src_tokens"]), next(self.drafter.parameters()).dtype
+        results = Results(rows, self.limits, self.statistics, precision)
         observers = (results, self.statistics, *self.observers)
         with self.engines.running():
             batch, forced = self._start(net_input)
@@ -89,15 +90,14 @@ class DrafterAlone:
         source, encoder_out = net_input["src_tokens"], None
         limits = self.limits.max_lengths(source, self.pad, self.positions)
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
-        precision = torch.promote_types(next(self.drafter.parameters()).dtype, torch.float32)
-        batch = Batch(net_input, None, prefix, limits, self.block_size, precision)
+        batch = Batch(net_input, None, prefix, limits, self.block_size)
         with self.statistics.stopwatch("encode", batch.device):
             if self._verifier is not None:
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
                 self._verifier.start(encoder_out, batch.capacity)
             self._drafter.start(net_input, encoder_out, batch.capacity)
         if any(prefix.lengths):
-            scores = torch.zeros_like(prefix.tokens, dtype=batch.scores.dtype)
+            scores = torch.zeros_like(prefix.tokens).float()
             result = self._commit(batch, prefix.accepted(), scores)
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
         batch.plan([self.block_size] * len(batch.rows))
@@ -120,8 +120,10 @@ class DrafterAlone:
         prefixes = prefixes_of(batch, self._drafter.causal, slots)
         states, slot_scores = self._drafter.draft(prefixes, slots)
         tokens = slot_scores.choose()
-        previous = torch.cat([batch.last[:, None], tokens[:, :-1]], dim=1)
-        logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
+        last = to_device(batch.last, batch.device)
+        previous = torch.cat([last[:, None], tokens[:, :-1]], dim=1)
+        logits = decoder.slot_logits(states, previous)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if decoder.draft_vocabulary is not None:
             absent = torch.full_like(logits[0, 0], -math.inf)
             absent[decoder.draft_vocabulary] = 0

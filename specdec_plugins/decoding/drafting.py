@@ -176,6 +176,5 @@ def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None =
     if rows is not None:
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
         blocks = None if blocks is None else [blocks[i] for i in rows]
-        last = last[torch.tensor(rows, device=batch.device)]
-    # After the EOS that every row begins with.
-    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, blocks, rows)
+        last = [last[i] for i in rows]
+    return Prefixes(batch.tokens, new, lengths, last, batch.features, blocks, rows)

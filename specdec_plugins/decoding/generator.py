@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
+from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.resident.loop import ResidentLoop
 from specdec_plugins.decoding.results import Results
@@ -28,10 +29,11 @@ from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.decoding.target_prefix import TargetPrefix, has_prefix, with_prefix
+from specdec_plugins.decoding.text_drafting import CopyDrafter, TextDrafter
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.host.fairseq_types import NetInput, Sample
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -55,23 +57,14 @@ class SpeculativeGenerator:
     def __init__(
         self,
         verifier: TransformerModelBase,
-        drafter: CachedDrafter | None,
+        drafter: CachedDrafter | TextDrafter | CopyDrafter | None,
         tgt_dict: Dictionary,
         controller: Controller | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """
-        Args:
-            controller: needed with a drafter.
-            engine: runs the verifier's steps; None: PyTorch.
-
-        Raises:
-            ValueError: a controller that does not go with the rule.
-            UnsupportedModelError: a verifier that cannot be run exactly.
-            EngineError: the engine cannot run a step.
-        """
+        """``engine`` runs the verifier's steps; by default it is PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         """Tokens that fairseq's commands do not print."""
@@ -84,21 +77,25 @@ class SpeculativeGenerator:
             )
         self.statistics = DecodingStatistics()
         self.observers: list[Observer] = []
-        self.model, self.drafter = verifier, None if drafter is None else drafter.model
-        engine = engine or EagerEngine()
-        self.engines = Engines(engine, engine if drafter is None else drafter.engine)
+        self.model, engine = verifier, engine or EagerEngine()
+        self._texts = drafter if isinstance(drafter, TextDrafter | CopyDrafter) else None
+        self._drafter = None if isinstance(drafter, TextDrafter | CopyDrafter) else drafter
+        self.drafter = None if self._drafter is None else self._drafter.model
+        of_drafts = engine if self._drafter is None else self._drafter.engine
+        if isinstance(drafter, CopyDrafter):
+            of_drafts = drafter.copy.engines.verifier
+        self.engines: Engines = Engines(engine, of_drafts)
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         verifier.eval()
         self.positions = int(verifier.max_decoder_positions())
         """The largest number of target tokens, EOS included, that the verifier takes."""
         layers = () if self.drafter is None else self.drafter.feature_layers
         self._verifier = CachedVerifier(verifier, self.pad, engine, layers)
-        self._drafter = drafter
         self._scoring = Scoring.of(self.rule, self.limits)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self._resident: ResidentLoop | None = None
         if isinstance(engine, CudaGraphsEngine):
-            models = self._verifier, drafter, self._scoring, self._bans
+            models = self._verifier, self._drafter, self._scoring, self._bans
             self._resident = ResidentLoop.of(*models, engine, self.controller)
 
     @property
@@ -131,6 +128,16 @@ class SpeculativeGenerator:
         )
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
+    def encode(self, net_input: NetInput) -> EncoderOut:
+        """Return the encoder's output, which the next call overwrites."""
+        return self._verifier.encode(net_input["src_tokens"], net_input["src_lengths"])
+
+    def rows_of(self, encoder_out: EncoderOut, rows: list[int]) -> EncoderOut:
+        """Return a copy of an encoder's output for some rows, padded as the engine asks."""
+        padded = rows + rows[:1] * (self.engines.verifier.sizes.rows(len(rows)) - len(rows))
+        order = torch.tensor(padded, device=encoder_out["encoder_out"][0].device)
+        return cast(EncoderOut, self.model.encoder.reorder_encoder_out(encoder_out, order))
+
     @torch.inference_mode()
     def decode(
         self,
@@ -138,41 +145,41 @@ class SpeculativeGenerator:
         controller: Controller,
         statistics: DecodingStatistics,
         observers: Sequence[Observer] = (),
+        encoder_out: EncoderOut | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch under a controller, counted in ``statistics``.
 
-        Raises:
-            ValueError: limits that leave no output.
+        Args:
+            encoder_out: that of :meth:`encode`, if it has run.
         """
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         tokens = net_input["src_tokens"]
-        results = Results(len(tokens), self.limits, statistics)
+        precision = next(self.model.parameters()).dtype
+        results = Results(len(tokens), self.limits, statistics, precision)
         observers = (results, statistics, *observers)
-        limits = self.limits.max_lengths(tokens, self.pad, self.positions)
         with self.engines.running():
             if resident := self._resident_for(controller, observers, net_input):
+                limits = self.limits.max_lengths(tokens, self.pad, self.positions)
                 resident.decode(tokens, limits, controller, results, observers, stopwatch)
             else:
-                self._decode(net_input, limits, controller, results, observers, statistics)
+                batch, forced = self._start(net_input, controller, statistics, encoder_out)
+                for observer in observers:
+                    observer.begin(forced)
+                self._decode(batch, controller, results, observers, stopwatch)
         for observer in observers:
             observer.end(results.hypotheses)
         return results.hypotheses
 
     def _decode(
         self,
-        net_input: NetInput,
-        limits: list[int],
+        batch: Batch,
         controller: Controller,
         results: Results,
         observers: Sequence[Observer],
-        statistics: DecodingStatistics,
+        stopwatch: Stopwatch,
     ) -> None:
-        stopwatch = statistics.stopwatch
         judges = any(observer.needs_judgement for observer in observers)
-        drafting = self._drafting(controller, stopwatch, judges)
-        batch, forced = self._start(net_input, limits, controller, statistics)
-        for observer in observers:
-            observer.begin(forced)
+        drafting = self._drafting(batch.net_input, controller, stopwatch, judges)
         while batch.rows:
             draft = drafting.draft(batch)
             with stopwatch("control", HOST):
@@ -200,21 +207,20 @@ class SpeculativeGenerator:
     def _start(
         self,
         net_input: NetInput,
-        limits: list[int],
         controller: Controller,
         statistics: DecodingStatistics,
+        encoder_out: EncoderOut | None,
     ) -> tuple[Batch, list[int]]:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
         stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
-        with stopwatch("encode", source.device):
-            encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+        limits = self.limits.max_lengths(source, self.pad, self.positions)
+        if encoder_out is None:
+            with stopwatch("encode", source.device):
+                encoder_out = self.encode(net_input)
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
-        # Scores are float32, as in fairseq, and float64 for a float64 verifier.
-        precision = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
-        longest = controller.max_length
-        batch = Batch(net_input, encoder_out, prefix, limits, longest, precision)
+        batch = Batch(net_input, encoder_out, prefix, limits, controller.max_length)
         batch.plan(lengths)
         with stopwatch("encode", batch.device):
             self._verifier.start(encoder_out, batch.capacity)
@@ -232,7 +238,9 @@ class SpeculativeGenerator:
         scored = self._verifier.score(batch.last, draft, batch.lengths)
         scores, normalisers = scored.logits, scored.normalisers
         if self._scoring.changes:
-            committed = batch.tokens[:, 1 : max(batch.lengths) + 1], batch.on_device.lengths
+            width, eos = max(batch.lengths), self.eos
+            rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
+            committed = to_device(rows, batch.device), batch.on_device.lengths
             drafted = draft.tokens, draft.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
         depths, positions, max_lengths = draft.depths, None, None
@@ -270,13 +278,19 @@ class SpeculativeGenerator:
             reason = "--trace reads every draft"
         elif has_prefix(net_input):
             reason = "targets begin with forced tokens"
+        elif self._texts is not None:
+            reason = "drafts are texts"
         if reason is not None:
             self._resident.engine.fall_back(reason)
             return None
         return self._resident
 
-    def _drafting(self, controller: Controller, stopwatch: Stopwatch, judges: bool) -> Drafting:
+    def _drafting(
+        self, net_input: NetInput, controller: Controller, stopwatch: Stopwatch, judges: bool
+    ) -> Drafting:
         """Return the drafting of a batch."""
+        if self._texts is not None:
+            return self._texts.drafting(net_input, stopwatch, self.rule.draws)
         if self._drafter is None or not controller.max_length:
             return Drafting()
         if controller.depth:

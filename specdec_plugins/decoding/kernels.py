@@ -65,10 +65,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def numbers(x: Tensor) -> Any:
-    """Return a tensor of the host as an array to copy from and to.
-
-    numpy has no bfloat16: integers of the same width stand for it.
-    """
+    """Return a host tensor as an array; integers stand for bfloat16, which numpy has not."""
     return (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
 
 
@@ -79,12 +76,12 @@ def on_host(x: Tensor) -> Any:
 
 def to_device(counts: list[int] | list[list[int]], device: torch.device) -> Tensor:
     """Return integers as a tensor on a device, without waiting for it."""
-    return torch.tensor(counts).to(device, non_blocking=True)
+    return torch.tensor(counts, dtype=torch.long).to(device, non_blocking=True)
 
 
 @cache
 def indices(count: int, device: torch.device) -> Tensor:
-    """Return ``(count,)`` 0, 1, 2, …, which is shared and must not be changed."""
+    """Return ``(count,)`` 0, 1, 2, …, which must not be changed."""
     # Also usable outside of inference mode.
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

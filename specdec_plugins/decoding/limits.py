@@ -20,8 +20,6 @@ from specdec_plugins.decoding.options import FINITE, check_options, option, opti
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
 
-# Generation options of fairseq that change output and are not honoured here: name in the config,
-# flag, the value that asks for nothing.
 REFUSED = (
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
     ("match_source_len", "--match-source-len", False),
@@ -34,6 +32,7 @@ REFUSED = (
     ("print_alignment", "--print-alignment", None),
     ("replace_unk", "--replace-unk", None),
 )
+"""fairseq's options that change output and are not honoured: name, flag, value for nothing."""
 LARGEST = 2**31 - 1
 """The largest whole number of an option: more is not for Python's iterators, or C's."""
 SHORTEST = 2
@@ -70,11 +69,7 @@ class GenerationLimits:
         check_options(self)
 
     def max_lengths(self, tokens: Tensor, pad: int, positions: int) -> list[int]:
-        """Return each row's maximum length, EOS not counted.
-
-        Args:
-            tokens: ``(rows, n)`` source tokens.
-            positions: target positions of the model.
+        """Return each row's maximum length for source ``tokens`` ``(rows, n)``.
 
         Raises:
             ValueError: the minimum length is above one of them.
@@ -85,11 +80,12 @@ class GenerationLimits:
         return [self.max_length(source, positions) for source in sources]
 
     def max_length(self, source: int, positions: int) -> int:
-        """Return the maximum length for a source of so many tokens, EOS included."""
+        """Return the maximum length, EOS not counted, for a source of so many tokens, EOS counted,
+        and a model of so many target positions."""
         return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
 
     def fault(self, source: int, positions: int) -> str | None:
-        """Return the message if a source of so many tokens, EOS included, can have no output."""
+        """Return the message if a source of so many tokens, EOS counted, can have no output."""
         longest = self.max_length(source, positions)
         if self.min_len <= longest:
             return None
@@ -184,15 +180,12 @@ def penalised(
 
     A score is divided by the penalty if it is positive, and multiplied if not (CTRL, Keskar et al.,
     2019, §4.1, as in Transformers), before temperature and softmax. Only generated tokens count:
-    the committed ones, and for a slot the drafted tokens that lead to it, itself included; not the
-    EOS that every target begins with.
+    the committed ones, and for a slot the drafted tokens that lead to it, itself included.
 
     Args:
         scores: ``(rows, slots + 1, vocab)`` after the last committed token and each drafted one.
-        penalty: above 1 there are fewer repetitions, below 1 more; 1 changes nothing.
         committed: ``(rows, n)`` tokens, of which each row has ``lengths`` ``(rows,)``.
-        drafted: ``(rows, slots)`` tokens.
-        ancestors: ``(…, slots + 1, slots + 1)`` those of the draft.
+        drafted, ancestors: those of the draft.
     """
     if penalty == 1:
         return scores

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 
 import torch
-from torch import Tensor
 
-from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.kernels import wait_for
+from specdec_plugins.decoding.batch import Rows
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
@@ -17,8 +15,15 @@ from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer
 class Results(Observer):
     """The hypotheses of a batch, complete as its rows finish."""
 
-    def __init__(self, rows: int, limits: GenerationLimits, statistics: DecodingStatistics) -> None:
-        """Start the clock."""
+    def __init__(
+        self,
+        rows: int,
+        limits: GenerationLimits,
+        statistics: DecodingStatistics,
+        precision: torch.dtype,
+    ) -> None:
+        """Start the clock; scores have the models' ``precision``, at least float32."""
+        self._precision = torch.promote_types(precision, torch.float32)
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
         self._accepted: list[list[int]] = [[] for _ in range(rows)]
         self._committed: list[list[int]] = [[] for _ in range(rows)]
@@ -34,21 +39,20 @@ class Results(Observer):
             self._accepted[row].append(accepted)
             self._committed[row].append(committed)
 
-    def take(self, batch: Batch, result: StepResult) -> None:
+    def take(self, batch: Rows, result: StepResult) -> None:
         """Take a step's finished rows out of the batch, which goes on with the others."""
         for i, row in enumerate(batch.rows):
             if result.finished[i]:
-                end = batch.lengths[i] + 1
-                self.finish(row, batch.tokens[i, 1:end], batch.scores[i, 1:end])
+                self._finish(row, batch.tokens[i], batch.scores[i])
         batch.keep(result.kept)
 
-    def finish(self, row: int, tokens: Tensor, scores: Tensor) -> None:
-        """Make a row's hypothesis of copies of its tokens and log-probabilities ``(length,)``."""
+    def _finish(self, row: int, words: list[int], logs: list[float]) -> None:
+        """Make a row's hypothesis of its tokens and their log-probabilities."""
         accepted, forced = self._accepted[row], self._forced[row]
         parts = [forced, *self._committed[row]] if forced else self._committed[row]
         # As ordinary tensors: fairseq's commands change scores in place.
         with torch.inference_mode(False):
-            tokens, scores = tokens.clone(), scores.clone()
+            tokens, scores = torch.tensor(words), torch.tensor(logs, dtype=self._precision)
             score = scores.sum()
             if self._limits.normalize_scores:
                 # As a tensor, whose powers may be infinite.
@@ -67,7 +71,6 @@ class Results(Observer):
             }
         self.hypotheses[row].append(hypothesis)
         self._statistics.sentences += 1
-        wait_for(tokens.device)
         self._statistics.latencies.append(time.perf_counter() - self._start)
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:

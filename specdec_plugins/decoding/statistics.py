@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
+from specdec_plugins.files.errors import counted
 
 PHASES = ("encode", "draft", "control", "verify")
 """Parts of a run's time; the rest is reported as "other"."""
@@ -24,8 +25,7 @@ RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_r
 class Stopwatch:
     """Adds up the seconds of each phase, ``with stopwatch("draft", device):``.
 
-    It reads the host's clock and does not wait for a GPU, whose phases are not measured. Phases do
-    not nest. A context manager of a generator function would take twice as long.
+    It does not wait for a GPU, whose phases are not measured. Phases do not nest.
     """
 
     def __init__(self) -> None:
@@ -89,6 +89,10 @@ class DecodingStatistics(Observer):
         self.acceptance_histogram.extend([0] * missing)
         for count in result.accepted:
             self.acceptance_histogram[count] += 1
+
+    def __str__(self) -> str:
+        taken = f"{counted(self.sentences, 'sentence')} in {self.total_seconds:.1f} s"
+        return f"{taken}, {self.acceptance_length:.1f} tokens a step"
 
     @property
     def bonus_tokens(self) -> int:

@@ -98,8 +98,8 @@ class StepTrace:
     q: list[float] | None = None
     """Each drafted token's probability to the drafter, among its candidates."""
     p_acc: list[float | None] | None = None
-    """min(1, p / q): for a sampled chain, the probability of acceptance if all tokens before are
-    accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
+    """min(1, p / q) where tokens are drawn: in a chain, the probability of acceptance if all tokens
+    before are accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
     head: list[float] | None = None
     """The acceptance head's estimate of that, if one was asked."""
 
@@ -177,6 +177,7 @@ class TraceRecorder(Observer):
         tokens, all_q, nodes = draft.tokens.tolist(), draft.chances(), result.nodes
         judged = judgement.verification, verified.tokens, verified.after
         all_p = judgement.rule.probabilities_of(*judged).tolist()
+        drawn = judgement.rule.draws
         head = None if predicted is None else predicted.tolist()
         for i, row in enumerate(result.rows):
             size, count, accepted = result.drafted[i], result.verified[i], result.accepted[i]
@@ -194,7 +195,7 @@ class TraceRecorder(Observer):
                 parents=parents,
                 p=p,
                 q=q,
-                p_acc=[None if a is None else _ratio(a, b) for a, b in zip(p, q)],
+                p_acc=[a if a is None else _ratio(a, b) for a, b in zip(p, q)] if drawn else None,
                 head=None if head is None else [_rounded(value) for value in head[i][:size]],
             )
             self._steps[row].append(step)

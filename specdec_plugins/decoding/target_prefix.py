@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
@@ -35,8 +34,8 @@ def has_prefix(net_input: NetInput) -> bool:
 class TargetPrefix:
     """The forced tokens of a batch."""
 
-    begins: Tensor
-    """``(rows,)`` the token before each target's first one: EOS by default."""
+    begins: list[int]
+    """The token before each target's first one: EOS by default."""
     tokens: Tensor
     """``(rows, n)`` forced tokens, then padding."""
     lengths: list[int]
@@ -56,7 +55,7 @@ class TargetPrefix:
             ValueError: a forced token after pad.
         """
         source = net_input["src_tokens"]
-        begins = net_input.get(BEGINS, source.new_full((len(source),), eos))
+        begins = net_input[BEGINS].tolist() if BEGINS in net_input else [eos] * len(source)
         tokens = net_input.get(FORCED, source.new_empty(len(source), 0))
         lengths, limits = [], []
         for row, longest in zip(tokens.tolist(), max_lengths):
@@ -71,7 +70,7 @@ class TargetPrefix:
     def accepted(self) -> Accepted:
         """Return the forced tokens as what a step commits, none of which was drafted."""
         sources = indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
-        before = torch.cat([self.begins[:, None], self.tokens], dim=1).tolist()
-        last = [row[length] for row, length in zip(before, self.lengths)]
+        rows = zip(self.begins, self.tokens.tolist(), self.lengths)
+        last = [[begin, *tokens][length] for begin, tokens, length in rows]
         none, going = [0] * len(last), [False] * len(last)
         return Accepted(self.tokens, sources, self.lengths, none, none, last, going)

@@ -17,32 +17,26 @@ from specdec_plugins.host.fairseq_types import Sample
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
-LONGEST = 32
-"""Source tokens of the longest made-up sentence; real ones rarely have more."""
-RECORDED = (32, 64, 128)
-"""Source tokens of made-up sentences where each size is recorded."""
+LONGEST, RECORDED = 32, (32, 64, 128)
+"""Source tokens of the longest made-up sentence, and those where each size is recorded."""
 
 
 def warm_up(
     generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
 ) -> float:
-    """Decode made-up sentences of common sizes, for engines that compile or record each size.
+    """Decode made-up batches of ``rows`` sentences in common sizes, for which engines and loops
+    compile, and of at most ``positions`` source tokens; return the seconds it took.
 
     Controllers, statistics and torch's random numbers stay as they were.
-
-    Args:
-        rows: sentences of a batch.
-        positions: the largest number of source tokens, EOS included, that the models take.
-
-    Returns:
-        The seconds it took; 0 where nothing needs it.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.model.parameters()).device
-    if (sizes.exact and is_host(device)) or not generator.controller.real:
+    if not generator.controller.real:
         return 0.0
     start = time.perf_counter()
-    if sizes.exact:
+    if sizes.exact and is_host(device):
+        batches = [(rows, 8, 8)]
+    elif sizes.exact:
         # A step is recorded for each number of rows to which a batch shrinks.
         halves = [rows >> n for n in range(rows.bit_length())]
         batches = [(count, length, 1) for length in RECORDED for count in halves]

@@ -23,8 +23,7 @@ from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.report import describe_settings, versions
 from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"

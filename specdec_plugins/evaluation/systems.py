@@ -163,7 +163,7 @@ class TranslatorJob:
                 columns["verified_tokens"] += counts.verified
         figures: JsonObject = {
             "engine": self.translator.engine,
-            "precision": self.translator.arithmetic,
+            "precision": self.translator.precision,
             "block_size": self.translator.block_size,
         }
         if torch.device(self.settings.device).type == "cuda":
@@ -174,7 +174,7 @@ class TranslatorJob:
             columns |= {
                 "steps": [len(result.accepted) for result in results],
                 "accepted_tokens": [sum(result.accepted) for result in results],
-                "committed_tokens": [result.tokens - result.forced for result in results],
+                "committed_tokens": [len(result.tokens) - result.forced for result in results],
                 "accepted_by_step": [result.accepted for result in results],
             }
         if self.settings.strategy == "drafter":

@@ -13,34 +13,33 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.ctranslate2_ar import obstacle
-from specdec_plugins.inference.ctranslate2_model import is_installed
+from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.inference.ways import Timed, Way
+from specdec_plugins.inference.tuned_modes import Mode, Timed
 
 TREES = (4, 6, 8, 12, 16)
 MIN_LINES, BATCHES = 8, 2
 """A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
-GREEDY = Way()
+GREEDY = Mode()
 
 
-def list_ways(settings: Settings) -> list[Way]:
+def list_modes(settings: Settings) -> list[Mode]:
     """Return the modes that can be tried here, AR first.
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
     modes = [GREEDY]
-    if is_installed() and obstacle(settings) is None:
-        modes.append(Way(ar_backend="ctranslate2"))
+    if obstacle(settings) is None:
+        modes.append(Mode(ar_backend="ctranslate2"))
     precisions = [settings.drafter_precision]
     engine = engine_name(settings.engine, settings.precision, settings.device)
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
-    return modes + [Way(size, precision) for precision in precisions for size in TREES]
+    return modes + [Mode(size, precision) for precision in precisions for size in TREES]
 
 
 def example(folder: str) -> str:
@@ -66,12 +65,12 @@ class Trial:
     """
 
     settings: Settings
-    modes: list[Way]
+    modes: list[Mode]
     note: Callable[[str], object]
     """Shows the progress."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds to load each kind: compilation, conversion."""
-    _translators: dict[Way, Translator] = field(default_factory=dict)
+    _translators: dict[Mode, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
         """Load all modes, and leave out those that cannot be loaded here."""
@@ -89,7 +88,7 @@ class Trial:
             self._translators[kind] = translator
             self.seconds[name] = time.perf_counter() - begin
 
-    def _kind(self, mode: Way) -> Way:
+    def _kind(self, mode: Mode) -> Mode:
         """Return the first of the modes that have the same models."""
         if mode.ar_backend == CTRANSLATE2:
             return mode
@@ -103,13 +102,13 @@ class Trial:
         batch: int,
         text: Sequence[Line],
         rounds: int = ROUNDS,
-        keep: Sequence[Way] = (GREEDY,),
+        keep: Sequence[Mode] = (GREEDY,),
     ) -> list[Timed]:
         """Time all modes on a text in rounds; return all, the fastest first.
 
         After each round the slower half is dropped, but for those to ``keep``.
         """
-        times: dict[Way, list[float]] = {mode: [] for mode in self.modes}
+        times: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
         running = list(self.modes)
         for mode in running:
             self.note(f"batch {batch}, warming up: {mode}")
@@ -123,13 +122,13 @@ class Trial:
                 self.note(f"batch {batch}, round {number}: {mode}")
                 times[mode].append(self._pass(mode, batch, text))
             timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
-            running = [t.way for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
+            running = [t.mode for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
             running += [mode for mode in keep if mode in times and mode not in running]
         # Modes that were dropped come last.
         all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
         return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))
 
-    def _pass(self, mode: Way, batch: int, lines: Sequence[Line]) -> float:
+    def _pass(self, mode: Mode, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._kind(mode)]
         translator.settings = replace(translator.settings, batch=batch)

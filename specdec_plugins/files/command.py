@@ -36,8 +36,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
 
 
+def positive(text: str) -> int:
+    """Return a whole number of at least 1, as the type of a flag."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
 def program(script: str) -> str:
-    """Return a command's name in messages: its own if it was called by that, or its script's."""
+    """Return the name of a command as it was called: ``specdec-…``, else its script."""
     called = Path(sys.argv[0]).name
     return called if called.startswith("specdec-") else script
 
@@ -50,14 +57,14 @@ def command(
 ) -> Callable[[Main], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
-    What a user can mend ends in one line on standard error; with ``LOGLEVEL=DEBUG`` the traceback
-    stands before it. SIGTERM and SIGHUP clean up as Ctrl-C does.
+    Errors that a user can mend end in one line on standard error; with ``LOGLEVEL=DEBUG`` the
+    traceback stands before it. SIGTERM and SIGHUP clean up as Ctrl-C does.
 
     Args:
         interrupted: the line after an interruption, whose status is 128 and the signal's number.
         failed: the status after an error; by default 2 for a ``ValueError``, which is about the
             command line, and 1 otherwise.
-        logs: whether the terminal is prepared; fairseq's trainer sets up its own logging.
+        logs: prepare the terminal; fairseq's trainer sets up its own logging.
     """
 
     def decorate(main: Main) -> Callable[..., int]:
@@ -74,15 +81,18 @@ def command(
             except BrokenPipeError:
                 return 0
             except KeyboardInterrupt as stop:
-                return _fail(prog, 128 + (stop.args or (signal.SIGINT,))[0], interrupted)
+                status, message = 128 + (stop.args or (signal.SIGINT,))[0], interrupted
             except (SpecdecError, OSError, ValueError) as error:
                 if not logs and not isinstance(error, SpecdecError):
                     raise  # from fairseq: its traceback is of use
-                return _fail(prog, failed or 1 + isinstance(error, ValueError), str(error))
+                status, message = failed or 1 + isinstance(error, ValueError), str(error)
+                logger.debug("traceback:", exc_info=True)
             except RuntimeError as error:
                 if type(error).__name__ != "OutOfMemoryError":
                     raise
-                return _fail(prog, 1, "the GPU's memory does not suffice; give a smaller --batch")
+                status, message = 1, "the GPU's memory does not suffice; give a smaller --batch"
+            tell(f"{prog}: {' '.join(message.split())}")
+            return status
 
         return run
 
@@ -118,12 +128,7 @@ def tell(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write to standard output, at once.
-
-    Raises:
-        BrokenPipeError: nobody reads it any more.
-        InferenceError: it cannot be written to.
-    """
+    """Write to standard output, at once."""
     try:
         print(text, end="", flush=True)
     except OSError as error:
@@ -132,9 +137,3 @@ def put(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise InferenceError(f"standard output: cannot be written to ({error.strerror})") from error
-
-
-def _fail(prog: str, status: int, message: str) -> int:
-    logger.debug("traceback:", exc_info=True)
-    tell(f"{prog}: {' '.join(message.split())}")
-    return status

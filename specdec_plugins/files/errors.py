@@ -34,12 +34,8 @@ class EngineError(SpecdecError, ValueError):
     """An engine cannot run here, or cannot run a step."""
 
 
-class RecipeError(SpecdecError, ValueError):
-    """A recipe of a training cannot be read, or is wrong."""
-
-
 class UsageError(SpecdecError, ValueError):
-    """A command line cannot be followed."""
+    """A command line, or a recipe on it, cannot be followed."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from specdec_plugins.files.errors import InferenceError, explained
 
 STANDARD = "-"
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
-"""How files of gzip, xz, zstd and bzip2 begin."""
+"""The first bytes of files of gzip, xz, zstd and bzip2."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,15 @@ class InputLines:
         self.name = path or "standard input"
         self.number = 0
         """Lines read so far."""
+        self.typed = stream.isatty()
+        self.is_file = path is not None and os.path.isfile(path)
+        """True if it can be read again."""
         self._stream = stream
         self._fault: InferenceError | None = None
 
     @classmethod
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
-        """Return the lines of a file, or of standard input for ``-``; ``flag`` is what named it.
-
-        Raises:
-            InferenceError: it cannot be opened.
-        """
+        """Return the lines of a file that ``flag`` names, or of standard input for ``-``."""
         if path == STANDARD:
             if sys.stdin is None:
                 raise InferenceError(f"{flag} -: standard input is closed")
@@ -61,16 +60,6 @@ class InputLines:
     def __exit__(self, *exception: object) -> None:
         if self.path is not None:
             self._stream.close()
-
-    @property
-    def typed(self) -> bool:
-        """Whether somebody sits at the other end."""
-        return self._stream.isatty()
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it can be read again."""
-        return self.path is not None and os.path.isfile(self.path)
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
@@ -98,11 +87,7 @@ class InputLines:
             self._fault = error
 
     def check(self, remedy: str = "") -> None:
-        """Raise the fault that ended the input early, if there was one; ``remedy`` is added.
-
-        Raises:
-            InferenceError: there was.
-        """
+        """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
         if self._fault is not None:
             raise InferenceError(f"{self._fault}{remedy}") from self._fault
 
@@ -114,14 +99,12 @@ class OutputLines:
     """
 
     def __init__(self, path: str, resume: bool = False, flag: str = "--output-path") -> None:
-        """Look at what is there; ``-`` is standard output.
-
-        Raises:
-            InferenceError: it cannot be read, or not be resumed.
-        """
+        """Look at the output; ``-`` is standard output."""
         self.path, self._flag = path, flag
+        self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+        """True if it is, or will be, an ordinary file."""
         self.done = 0
-        """Complete lines that are there and stay."""
+        """Complete lines of an earlier run, which stay."""
         self._file: IO[bytes] | None = None
         if path == STANDARD and sys.stdout is None:
             raise InferenceError(f"{flag} -: standard output is closed")
@@ -131,18 +114,8 @@ class OutputLines:
             with explained(f"--resume: {path}: cannot be read"):
                 self.done = complete_lines(path)[0]
 
-    @property
-    def resumable(self) -> bool:
-        """Whether it is, or will be, an ordinary file."""
-        there = os.path.exists(self.path)
-        return self.path != STANDARD and (os.path.isfile(self.path) or not there)
-
     def __enter__(self) -> OutputLines:
-        """Begin to write: after the lines that stay, and over everything else.
-
-        Raises:
-            InferenceError: the file cannot be opened.
-        """
+        """Begin to write: after the lines that stay, and over everything else."""
         with explained(f"{self._flag} {self.path}: cannot be written to"):
             if self.path == STANDARD:
                 self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
@@ -154,12 +127,7 @@ class OutputLines:
         return self
 
     def write(self, text: str) -> None:
-        """Write a line through to the system.
-
-        Raises:
-            BrokenPipeError: nobody reads standard output any more.
-            InferenceError: it cannot be written.
-        """
+        """Write a line through to the system."""
         assert self._file is not None
         line = rest = memoryview(f"{text}\n".encode())
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,14 @@ from filelock import FileLock, Timeout
 
 from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.lines import STANDARD
-from specdec_plugins.files.output import JsonObject, Location, as_read, differing, write_json
+from specdec_plugins.files.output import (
+    JsonObject,
+    Location,
+    as_read,
+    differing,
+    read_json,
+    write_json,
+)
 
 LOCK = ".lock"
 NamedPaths = Iterable[tuple[str, Location | None]]
@@ -25,9 +31,6 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
 
     Only ordinary files count: a terminal or ``/dev/null`` may be several of them. Standard output
     and error count as outputs, which may be the same.
-
-    Raises:
-        InferenceError: two are the same file.
     """
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
     streams = {_identity(1): "standard output", _identity(2): "standard error"}
@@ -41,7 +44,7 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
 
 
 def _identity(path: Location | int) -> object:
-    """Return what all names of an ordinary file share; None for anything else."""
+    """Return a value that all names of an ordinary file share; None for anything else."""
     try:
         status = os.stat(0 if path == STANDARD else path)
     except OSError:
@@ -51,11 +54,7 @@ def _identity(path: Location | int) -> object:
 
 @contextmanager
 def locked(output: Location, file: Location) -> Iterator[None]:
-    """Have an output for this run alone; its lock ``file`` is free when the process ends.
-
-    Raises:
-        InferenceError: another run has it, or its folder cannot be written to.
-    """
+    """Have an output for this run alone; its lock ``file`` is free when the process ends."""
     if os.path.isfile(file) and os.path.getsize(file):
         raise InferenceError(f"{os.fspath(file)}: is not a lock of ours; move it away")
     lock = FileLock(file, timeout=0)
@@ -75,12 +74,9 @@ def locked(output: Location, file: Location) -> Iterator[None]:
 
 @contextmanager
 def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
-    """Have outputs for this run alone, from before it looks at what is there.
+    """Have outputs for this run alone, from before it looks at them.
 
     Standard output, devices and FIFOs may be written to by several.
-
-    Raises:
-        InferenceError: an output is an input or another output, or another run has it.
     """
     outputs = list(outputs)
     check_paths(outputs, inputs)
@@ -91,14 +87,11 @@ def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
             if os.path.isdir(path):
                 raise InferenceError(f"{flag} {os.fspath(path)}: is a folder; name a file in it")
             if os.path.isfile(path) or not os.path.exists(path):
-                stack.enter_context(locked(f"{flag} {os.fspath(path)}", lock_path(path)))
+                folder, name = os.path.split(os.path.realpath(path))
+                # Names have at most 255 bytes.
+                lock = os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + LOCK)
+                stack.enter_context(locked(f"{flag} {os.fspath(path)}", lock))
         yield
-
-
-def lock_path(path: Location) -> str:
-    """Return the lock file beside an output; names have at most 255 bytes."""
-    folder, name = os.path.split(os.path.realpath(path))
-    return os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + LOCK)
 
 
 @contextmanager
@@ -108,29 +101,20 @@ def work_folder(
     """Have a folder for this run alone: a new one, or one that the same run has begun.
 
     Args:
-        mark: the file in it, or in a folder in it, that says what it is made of.
-        about: what this run makes it of.
-
-    Raises:
-        InferenceError: it holds something else, or another run's work, or another run has it.
+        mark: the file in it, or in a folder in it, that describes the run.
+        about: this run's description.
     """
     fault = f"{flag} {output}"
     with explained(f"{fault}: cannot be written to", "name a folder that can"):
         mark.parent.mkdir(parents=True, exist_ok=True)
     with locked(fault, mark.parent / LOCK):
+        contents = {*output.iterdir()} - {mark.parent} | {*mark.parent.iterdir()}
         try:
-            if not any(_contents(output, mark)):
+            if not contents - {mark, mark.parent / LOCK}:
                 write_json(mark, about)
-            before = json.loads(mark.read_bytes())
-        except (FileNotFoundError, ValueError, RecursionError) as error:
+            before = read_json(mark)
+        except (FileNotFoundError, ValueError) as error:
             raise InferenceError(f"{fault}: holds something else; name a new folder") from error
         if other := differing(before, as_read(about)):
             raise InferenceError(f"{fault}: was begun with other {other}; name another folder")
         yield
-
-
-def _contents(output: Path, mark: Path) -> Iterator[Path]:
-    """Yield what a folder holds beside its mark and lock."""
-    for path in output.iterdir():
-        inside = path.iterdir() if path == mark.parent else [path]
-        yield from (item for item in inside if item.name not in (LOCK, mark.name))

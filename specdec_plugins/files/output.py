@@ -1,4 +1,4 @@
-"""Files that are whole from the moment they have their name, and JSON in them."""
+"""Files that are written whole or not at all, and JSON in them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ JsonObject = dict[str, Any]
 """Settings, figures and the like by name, as JSON has them."""
 
 
+LARGEST = 2**25
+"""Bytes of a JSON file or recipe, at most."""
+
+
 @contextmanager
 def whole_file(path: Location) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the place of ``path`` when the block has ended well.
+    """Open a file that takes the place of ``path`` when the block has ended well.
 
     Otherwise everything stays as it was. A symbolic link stays, and its target is replaced; a
     device or a FIFO is written to directly. The permissions are those that ``open`` gives.
@@ -53,11 +57,7 @@ def whole_file(path: Location) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) -> None:
-    """Write a whole file, and make its folder; ``flag`` names it in messages.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a whole file, and make its folder; ``flag`` names it in messages."""
     name = path if flag is None else f"{flag} {path}"
     with explained(f"{name}: cannot be written", "name a path that can"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +66,20 @@ def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) ->
 
 
 def write_json(path: Path, value: object, flag: str | None = None) -> None:
-    """Write a value as JSON, whole or not at all; ``flag`` names it in messages.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a value as JSON, whole or not at all; ``flag`` names it in messages."""
     write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"], flag)
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is no JSON of ours ({error})") from error
 
 
 def as_read(value: Any) -> Any:
@@ -89,27 +97,22 @@ def as_read(value: Any) -> Any:
 
 def differing(first: object, second: object) -> str:
     """Return up to three dotted names at which two descriptions differ; empty if they do not."""
-    names = list(differences(first, second))
+    names = list(_differences(first, second, ""))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
-def differences(first: object, second: object, name: str = "") -> Iterator[str]:
-    """Yield the dotted names at which two descriptions differ."""
+def _differences(first: object, second: object, name: str) -> Iterator[str]:
     if isinstance(first, dict) and isinstance(second, dict):
         for key in dict.fromkeys([*first, *second]):
             path = f"{name}.{key}" if name else key
-            yield from differences(first.get(key), second.get(key), path)
+            yield from _differences(first.get(key), second.get(key), path)
     elif first != second:
         yield name
 
 
 def file_digest(path: Location) -> str:
-    """Return the SHA-256 of a file; a file that did not change is read once.
-
-    Raises:
-        InferenceError: it cannot be read.
-    """
+    """Return the SHA-256 of a file; a file that did not change is read once."""
     with explained(f"{path}: cannot be read", "check the path"):
         status = os.stat(path)
         return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)

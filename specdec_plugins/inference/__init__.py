@@ -10,7 +10,7 @@ from specdec_plugins.files.errors import InferenceError  # noqa: E402
 from specdec_plugins.inference.loading import load_translator  # noqa: E402
 from specdec_plugins.inference.settings import Settings  # noqa: E402
 from specdec_plugins.inference.translator import Translation, Translator  # noqa: E402
-from specdec_plugins.inference.ways import as_tuned  # noqa: E402
+from specdec_plugins.inference.tuned_modes import as_tuned  # noqa: E402
 
 __all__ = [
     "InferenceError",

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 
-import torch
 from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
+from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
+from specdec_plugins.inference.settings import Settings
 
 
 class BeamSearchGenerator:
-    """A stock ``SequenceGenerator`` with statistics; what it generates is left alone.
+    """A stock ``SequenceGenerator`` with statistics; its output is left alone.
 
     A step is one decoder pass over the beam of one sentence; nothing is drafted. A sentence's
     latency is that of its batch, since stock fairseq returns a batch as a whole.
@@ -35,29 +39,25 @@ class BeamSearchGenerator:
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
-        device = sample["net_input"]["src_tokens"].device
         start = time.perf_counter()
         hypotheses: list[list[Hypothesis]] = self.generator.generate(
             models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token
         )
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(sample["net_input"]["src_tokens"].device)
         elapsed = time.perf_counter() - start
-        statistics = self.statistics
-        statistics.total_seconds += elapsed
-        statistics.sentences += len(hypotheses)
-        for _ in hypotheses:
-            statistics.latencies.append(elapsed)
-        tokens = sum(len(best[0]["tokens"]) for best in hypotheses)
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self.generator.pad).sum(1).tolist()
             for row, length in zip(hypotheses, lengths, strict=True):
                 for hypothesis in row:
-                    # As much of its prefix as the maximum length left.
+                    # The maximum length may cut the prefix.
                     hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
-        forced = sum(best[0].get("forced", 0) for best in hypotheses)
+        statistics = self.statistics
+        statistics.total_seconds += elapsed
+        statistics.sentences += len(hypotheses)
+        statistics.latencies.extend([elapsed] * len(hypotheses))
+        forced = sum(row[0].get("forced", 0) for row in hypotheses)
         statistics.forced_tokens += forced
-        statistics.committed_tokens += tokens - forced
+        statistics.committed_tokens += sum(len(row[0]["tokens"]) for row in hypotheses) - forced
         statistics.acceptance_histogram = [statistics.steps]
         return hypotheses
 
@@ -82,3 +82,22 @@ class _MeasuredEnsemble(EnsembleModel):
         statistics.verifier_calls += sentences
         with statistics.stopwatch("verify", tokens.device):
             return super().forward_decoder(tokens, *args, **kwargs)
+
+
+def build_beam_search(
+    settings: Settings, task: FairseqTask, verifier: TransformerModelBase
+) -> BeamSearchGenerator:
+    """Return stock beam search, prepared as fairseq-generate prepares it."""
+    limits = settings.limits
+    options = Namespace(
+        beam=settings.beam,
+        max_len_a=limits.max_len_a,
+        max_len_b=limits.max_len_b,
+        min_len=limits.min_len,
+        unkpen=limits.unkpen,
+        temperature=limits.temperature,
+        lenpen=limits.lenpen,
+        unnormalized=not limits.normalize_scores,
+    )
+    verifier.prepare_for_inference_(Namespace(generation=options))
+    return BeamSearchGenerator(task.build_generator([verifier], options))

@@ -1,4 +1,4 @@
-"""The flags that every command which translates shares, and the settings that they make."""
+"""Command-line flags that every translating command shares, and the settings made of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairseq.registry import REGISTRIES
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
-from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.output import JsonObject
@@ -42,12 +42,12 @@ SPELLED = {
 }
 """Flags that are not spelled as their settings."""
 SHOWN = {
-    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "target_prefix", "beam"),
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "beam"),
     *("batch", "segmented", "strategy", "controller", "block_size", "beta", "tau", "sampling"),
     *ENGINE_FLAGS,
     *("cpu", "keep_bpe", "quiet"),
 }
-"""Flags that ``--help`` shows beside a command's own; it names all others."""
+"""Shared flags that ``--help`` explains; it names all others."""
 NOT_OF_TEXT = (
     ("model_overrides", "--model-overrides", "{}"),
     ("num_shards", "--num-shards", 1),
@@ -63,9 +63,9 @@ PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 
 
 class TranslationParser(Parser):
-    """The flags of translation and fairseq's, to which a command adds its own.
+    """A parser of the shared flags and fairseq's, to which a command adds its own.
 
-    Those that a command adds to ``group`` or ``output`` are shown, the others if in ``shown``.
+    Flags that a command adds to ``group`` or ``output`` are explained, the others if in ``shown``.
     """
 
     def __init__(
@@ -75,9 +75,15 @@ class TranslationParser(Parser):
         argv: Sequence[str],
         shown: Collection[str] = SHOWN,
     ) -> None:
-        """``argv`` is looked at for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
+        """Look in ``argv`` for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
         super().__init__(prog, description, f"{prog} PAIR [flag ...]")
-        self._import_user_dir(argv)
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--user-dir", type=Path, nargs="?")
+        args, _ = parser.parse_known_args(argv)
+        if args.user_dir and args.user_dir.resolve().name != "specdec_plugins":
+            if not args.user_dir.exists():
+                self.error(f"--user-dir {args.user_dir}: no such folder")
+            utils.import_user_module(Namespace(user_dir=str(args.user_dir)))
         self._shown = shown
         self.group = self.add_argument_group("what to translate")
         self.drafts = self.add_argument_group("how much to draft")
@@ -88,7 +94,7 @@ class TranslationParser(Parser):
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """Parse a command line."""
-        own = {action.dest for action in self._actions}
+        ours = {action.dest for action in self._actions}
         # Last of all: fairseq leaves out those of its flags that are there already.
         options.add_generation_args(self)
         add_encoder_flags(self)
@@ -100,37 +106,11 @@ class TranslationParser(Parser):
             hidden = [a.option_strings[-1] for a in group._group_actions if a.dest in self._named]
             group.description = fill(f"also: {', '.join(hidden)}", **WRAPPED) if hidden else None
         for action in self._actions:
-            if action.dest not in (own - self._named) | {*self._shown}:
+            if action.dest not in (ours - self._named) | {*self._shown}:
                 action.help = argparse.SUPPRESS
         args = self.parse_args(argv)
-        self._check_sizes(args)
         args.encoder_options = encoder_options(args)
         return args
-
-    def _check_sizes(self, args: Namespace) -> None:
-        """Refuse whole numbers that are beyond all use, by their flag."""
-        for action in self._actions:
-            given = getattr(args, action.dest, None)
-            for value in given if isinstance(given, (list, tuple)) else [given]:
-                if isinstance(value, int) and abs(value) > LARGEST:
-                    self.error(
-                        f"{action.option_strings[-1]} {value}: must be from {-LARGEST} to {LARGEST}"
-                    )
-
-    def _import_user_dir(self, argv: Sequence[str]) -> None:
-        """Import what ``--user-dir`` names, unless it is this plugin."""
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        parser.add_argument("--user-dir")
-        try:
-            args, _ = parser.parse_known_args(argv)
-        except argparse.ArgumentError:
-            return  # it has no value, which is found again when all is parsed
-        if args.user_dir and Path(args.user_dir).resolve().name != "specdec_plugins":
-            try:
-                utils.import_user_module(args)
-            except Exception as error:  # whatever the user's modules raise
-                reason = str(error) or type(error).__name__
-                self.error(f"--user-dir {args.user_dir}: cannot be imported ({reason})")
 
     def _add_translation_flags(self) -> None:
         add = self.group.add_argument
@@ -182,7 +162,7 @@ def add_flags(group: argparse._ArgumentGroup, owner: type, names: Collection[str
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
-    """fairseq's ``--tokenizer`` and ``--bpe``, and the options of each of them."""
+    """Add fairseq's ``--tokenizer`` and ``--bpe``, and the options of each of them."""
     for name in ENCODERS:
         group = parser.add_argument_group(name)
         group.add_argument(f"--{name}", choices=list(REGISTRIES[name]["registry"]))
@@ -192,7 +172,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def encoder_options(args: Namespace) -> JsonObject:
-    """Return the options of the tokenizer and the BPE of a command line, under fairseq's names."""
+    """Return the options of a command line's tokenizer and BPE, under fairseq's names."""
     options = {}
     for name in ENCODERS:
         config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
@@ -203,7 +183,7 @@ def encoder_options(args: Namespace) -> JsonObject:
 
 
 def _models_and_text(args: Namespace) -> JsonObject:
-    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
+    """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     flags = {name: getattr(args, name) for name in ENCODERS}
     folder = folder_of_pair(Path(args.data))
     if args.path or args.AR_path or not (folder / VERIFIER).is_file():
@@ -221,12 +201,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
 
 
 def make_settings(args: Namespace) -> Settings:
-    """Return the settings that a parsed command line stands for.
-
-    Raises:
-        ValueError: a value that cannot be, by its flag.
-        CheckpointError: ``--path`` names two checkpoints that are no pair.
-    """
+    """Return the settings of a parsed command line."""
     for name, flag, nothing in (*REFUSED, *NOT_OF_TEXT):
         if (value := getattr(args, name)) is not None and value != nothing:
             raise ValueError(
@@ -236,18 +211,15 @@ def make_settings(args: Namespace) -> Settings:
     if len({*precisions, args.precision} - {"float32"}) > 1:
         raise ValueError("--precision, --fp16, --bf16, --fp64: give one of them")
     rule = choose_rule(args)
-    plain = {name: getattr(args, name) for name in option_fields(Settings)}
-    plain["precision"] = next(iter(precisions), args.precision)
-    names = option_fields(GenerationLimits)
-    limits = GenerationLimits(
-        **{name: getattr(args, name) for name in names}, normalize_scores=not args.unnormalized
-    )
+    limits = {name: getattr(args, name) for name in option_fields(GenerationLimits)}
+    settings = {name: getattr(args, name) for name in option_fields(Settings)}
+    settings |= {**_models_and_text(args), "precision": next(iter(precisions), args.precision)}
     return Settings(
-        **{**plain, **_models_and_text(args)},
+        **settings,
         post_process=args.post_process,
         # Beam search accepts nothing; Settings refuses that it draws.
         rule=StrictRule() if args.strategy == "fairseq" and not rule.draws else rule,
         controller=controller_of(vars(args)),
-        limits=limits,
+        limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
     )

@@ -1,13 +1,13 @@
-"""The way from checkpoints and dictionaries to a translator."""
+"""Loading: from checkpoints and dictionaries to a translator."""
 
 from __future__ import annotations
 
 import logging
 import os
-from argparse import Namespace
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
@@ -23,20 +23,18 @@ from specdec_plugins.decoding.build import (
     checked_block_size,
     recommended,
 )
-from specdec_plugins.decoding.controllers.base import Controller, Head
+from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
-from specdec_plugins.inference.beam_search import BeamSearchGenerator
-from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
-from specdec_plugins.inference.ctranslate2_model import refuse_languages
-from specdec_plugins.inference.run_files import acceptance_head
-from specdec_plugins.inference.segmentation import build_segmenters
+from specdec_plugins.inference.beam_search import build_beam_search
+from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
+from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
-from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter
@@ -45,15 +43,13 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
-LARGE_BATCH = 8
-"""The batch size from which on no controller that verifies something was faster than plain AR on a
-CPU (docs/benchmarks.md, "Batches")."""
 
+def load_translator(settings: Settings | str | Path) -> Translator:
+    """Load the models that the strategy needs, on their device and in their precision.
 
-def load_translator(settings: Settings) -> Translator:
-    """Load what the strategy needs, on its device and in its dtype.
-
-    The translator's settings are these, with the languages and the controller that were found.
+    Args:
+        settings: a run's settings, or the folder of a pair. The translator's settings are these
+            with the languages and the controller that were chosen.
 
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role.
@@ -61,22 +57,23 @@ def load_translator(settings: Settings) -> Translator:
         EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
+    if not isinstance(settings, Settings):
+        settings = Settings.of_model(Path(settings))
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
-        return _by_our_loop(settings, f"it cannot do {reason}")
+        return _by_our_loop(settings, reason)
     task = build_task(settings)
-    languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
-    settings = replace(settings, **languages)
-    segmenters = build_segmenters(settings, (task.cfg.source_lang, task.cfg.target_lang))
+    languages = task.cfg.source_lang, task.cfg.target_lang
+    settings = replace(settings, source_lang=languages[0], target_lang=languages[1])
+    segmenters = build_segmenters(settings, languages)
     stock = settings.strategy == "fairseq"
     name = "eager" if stock or settings.by_ctranslate2 else settings.engine
     precision = "float32" if settings.by_ctranslate2 else settings.precision
-    of_drafter = settings.drafter_precision if settings.drafts else None
-    engines = choose_engines(name, precision, of_drafter, settings.device)
-    engine = engines.verifier
-    verifier, drafter, head = _load_models(settings, task, engine)
+    drafter_precision = settings.drafter_precision if settings.drafts else None
+    engines = choose_engines(name, precision, drafter_precision, settings.device)
+    verifier, drafter, head = _load_models(settings, task, engines.verifier)
     if drafter is not None and settings.strategy == "specdec":
-        controller = recommended(settings.controller, drafter, settings.rule, engine)
-        _warn_of_batches(settings, controller)
+        rule, engine = settings.rule, engines.verifier
+        controller = recommended(settings.controller, drafter, rule, engine)
         settings = replace(settings, controller=controller)
     readers = [model.encoder for model in (verifier, drafter) if model is not None]
     positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
@@ -87,48 +84,35 @@ def load_translator(settings: Settings) -> Translator:
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
     try:
         generator = _build_generator(settings, task, engines, verifier, drafter, head)
-    except ConversionError as error:
+    except (ConversionError, OSError) as error:
+        if not settings.by_ctranslate2:
+            raise
         return _by_our_loop(settings, str(error))
     give_back()
     if isinstance(generator, SpeculativeGenerator):
-        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
-        if seconds:
-            logger.info("%s: warmed up in %.1f s", engine.name, seconds)
+        # Of scores that are not numbers the first line tells.
+        with suppress(AssertionError, IndexError, RuntimeError, ValueError):
+            seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
+            logger.info("%s: warmed up in %.1f s", engines.name, seconds)
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
     return Translator(settings, generator, codec, runner, block_size)
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:
-    """Decode by our own loop in place of CTranslate2, which cannot do what is asked for
-    ``reason``."""
+    """Load our own loop in place of CTranslate2."""
     logger.warning("--AR-backend %s: %s; our own loop decodes", CTRANSLATE2, reason)
     translator = load_translator(replace(settings, ar_backend="ours"))
     translator.not_by_ctranslate2 = reason
     return translator
 
 
-def _warn_of_batches(settings: Settings, taken: Controller) -> None:
-    """Warn where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
-    repeated: relaxed output, or the published drafter's."""
-    large = settings.batch >= LARGE_BATCH and torch.device(settings.device).type == "cpu"
-    if settings.controller.name == "auto" and large and not taken.depends_on_batch:
-        logger.warning(
-            "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
-            "run specdec-tune, which measures it here, or give --controller none (this is auto)",
-            settings.batch,
-        )
-
-
 def build_task(settings: Settings) -> TranslationSpecdecTask:
-    """The task that lends languages and dictionaries to both models."""
-    folder = settings.data
-    if not os.path.isdir(folder):
-        raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")
+    """Return the task that lends languages and dictionaries to both models."""
     languages = _languages(settings)
     dictionaries = [_load_dictionary(settings, language, languages) for language in languages]
     cfg = TranslationSpecdecConfig(
-        data=folder,
+        data=settings.data,
         source_lang=languages[0],
         target_lang=languages[1],
         as_transformer=settings.as_transformer,
@@ -137,7 +121,7 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
 
 
 def _languages(settings: Settings) -> tuple[str, str]:
-    """Source and target: as given, as saved with a model, as the data directory's files say."""
+    """Return source and target: the settings', else a model's, else those of the folder's files."""
     source, target, known = settings.source_lang, settings.target_lang, ""
     for path in (settings.ar_path, settings.path if settings.drafts else None):
         if path and not (source and target):
@@ -147,9 +131,9 @@ def _languages(settings: Settings) -> tuple[str, str]:
                 known = f", which are two of {state['multilingual'].known}"
             source = source or getattr(saved, "source_lang", None)
             target = target or getattr(saved, "target_lang", None)
-    # fairseq-train saves only languages that it was given, and else finds them in this way.
-    found = infer_language_pair(settings.data)
-    source, target = source or found[0], target or found[1]
+    # fairseq-train saves only languages from its command line, and else infers them in this way.
+    inferred = infer_language_pair(settings.data)
+    source, target = source or inferred[0], target or inferred[1]
     if not source or not target:
         raise InferenceError(
             f"{settings.ar_path or settings.path}: does not name its languages; give "
@@ -161,11 +145,9 @@ def _languages(settings: Settings) -> tuple[str, str]:
 def _load_dictionary(settings: Settings, language: str, languages: tuple[str, str]) -> Dictionary:
     path = os.path.join(settings.data, f"dict.{language}.txt")
     if not os.path.isfile(path):
-        # Of a language that a multilingual model has not, there can be none.
-        if (
-            saved := load_state(str(settings.ar_path or settings.path), True)["multilingual"]
-        ) is not None:
-            saved.check(languages)
+        multilingual = load_state(str(settings.ar_path or settings.path), True)["multilingual"]
+        if multilingual is not None:
+            multilingual.check(languages)  # a language that the model lacks has no dictionary
         names = " and ".join(f"dict.{name}.txt" for name in languages)
         raise InferenceError(f"{path}: no such file; its folder must hold {names}")
     try:
@@ -177,7 +159,7 @@ def _load_dictionary(settings: Settings, language: str, languages: tuple[str, st
 def _load_models(
     settings: Settings, task: TranslationSpecdecTask, engine: Engine
 ) -> tuple[TransformerModelBase | None, Drafter | None, Head | None]:
-    """Verifier, drafter and acceptance head, as far as the strategy has use for them."""
+    """Return verifier, drafter and acceptance head, as far as the strategy uses them."""
     verifier, drafter, head = None, None, None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
@@ -187,7 +169,8 @@ def _load_models(
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        path, scoring = acceptance_head(settings), Scoring.of(settings.rule, settings.limits)
+        path = model_files(settings).get("acceptance_head")
+        scoring = Scoring.of(settings.rule, settings.limits)
         if path is not None:
             head = load_head(path, drafter, scoring.values, settings.block_size)
             head = head.to(settings.device)
@@ -205,25 +188,24 @@ def _build_generator(
     drafter: Drafter | None,
     head: Head | None,
 ) -> Generator:
-    target = task.target_dictionary
+    target, limits, size = task.target_dictionary, settings.limits, settings.block_size
     if settings.strategy == "fairseq":
-        return _build_beam_search(settings, task, verifier)
+        return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
         assert verifier is not None
         refuse_languages(task.language_tokens)
         words, rows = (task.source_dictionary, target), settings.batch
-        return CTranslate2Generator(verifier, words, settings.limits, settings.precision, rows=rows)
+        return CTranslate2Generator(verifier, words, limits, settings.precision, rows=rows)
     if settings.strategy == "drafter":
         assert drafter is not None
-        how = settings.block_size, settings.limits, engines
-        return build_drafter_alone(drafter, verifier, target, *how)
+        return build_drafter_alone(drafter, verifier, target, size, limits, engines)
     generator = build_generator(
         verifier,
         drafter,
         target,
-        block_size=settings.block_size,
+        block_size=size,
         rule=settings.rule,
-        limits=settings.limits,
+        limits=limits,
         controller=settings.controller,
         head=head,
         engines=engines,
@@ -231,32 +213,3 @@ def _build_generator(
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
-
-
-def _build_beam_search(
-    settings: Settings, task: TranslationSpecdecTask, verifier: TransformerModelBase
-) -> Generator:
-    """Stock beam search, prepared as fairseq-generate prepares it."""
-    limits = settings.limits
-    options = Namespace(
-        beam=settings.beam,
-        max_len_a=limits.max_len_a,
-        max_len_b=limits.max_len_b,
-        min_len=limits.min_len,
-        unkpen=limits.unkpen,
-        temperature=limits.temperature,
-        lenpen=limits.lenpen,
-        unnormalized=not limits.normalize_scores,
-    )
-    verifier.prepare_for_inference_(Namespace(generation=options))
-    positions = int(verifier.max_decoder_positions())
-    try:
-        float(positions) ** limits.lenpen
-    except OverflowError as error:
-        raise ValueError(
-            f"--lenpen {limits.lenpen:g}: is too large for stock search; give at most 80"
-        ) from error
-    try:
-        return BeamSearchGenerator(task.build_generator([verifier], options))
-    except AssertionError as error:
-        raise ValueError(str(error)) from error

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import JsonObject
+from specdec_plugins.files.output import JsonObject, read_json
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
-"""Says the tokenizer and the BPE, and their options by fairseq's names; files stand beside it."""
+"""Tokenizer, BPE and their options by fairseq's names; files stand beside it."""
 ENCODERS = ("tokenizer", "bpe")
 WORDS = {"tokenizer": "moses", "bpe": "subword_nmt"}
 IN_FOLDER: dict[str, tuple[str, ...]] = {
@@ -25,16 +24,15 @@ FILES = (*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe
 
 def files_in_folder(folder: str) -> dict[str, str]:
     """Return the paths of codes and models of segmentation in a folder, by fairseq's option."""
-    found = {}
+    paths = {}
     models = [path.name for path in Path(folder).glob("*.model")]
     for option, names in IN_FOLDER.items():
         if option == "sentencepiece_model" and len(models) == 1:
             names = (*names, models[0])
-        paths = [os.path.join(folder, name) for name in names]
-        path = next((path for path in paths if os.path.isfile(path)), None)
-        if path is not None:
-            found[option] = path
-    return found
+        files = filter(os.path.isfile, (os.path.join(folder, name) for name in names))
+        if (path := next(files, None)) is not None:
+            paths[option] = path
+    return paths
 
 
 def folder_of_pair(folder: Path) -> Path:
@@ -45,8 +43,9 @@ def folder_of_pair(folder: Path) -> Path:
 
 
 def segmentation_beside(folder: Path) -> JsonObject:
-    """Return tokenizer, BPE and their options as what lies in a folder says; empty where nothing
-    does. SentencePiece splits at spaces itself, codes are of words that Moses tokenises.
+    """Return tokenizer, BPE and their options for the files in a folder; empty without any.
+
+    SentencePiece splits at spaces itself; codes are of words that Moses tokenises.
     """
     file, files = folder / SEGMENTATION, files_in_folder(str(folder))
     if file.is_file():
@@ -57,11 +56,7 @@ def segmentation_beside(folder: Path) -> JsonObject:
 
 
 def pair_settings(folder: Path) -> JsonObject:
-    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE.
-
-    Raises:
-        InferenceError: ``segmentation.json`` cannot be read, or says something else.
-    """
+    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE."""
     folder = folder_of_pair(folder)
     return {
         "data": str(folder),
@@ -72,8 +67,8 @@ def pair_settings(folder: Path) -> JsonObject:
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
-    """Return the settings of a run by a verifier alone, segmented as what lies beside its
-    dictionaries says, or not at all.
+    """Return the settings of a run by a verifier alone, segmented by the files beside its
+    dictionaries, or not at all.
 
     Args:
         verifier: a checkpoint, or the folder of a pair.
@@ -93,18 +88,15 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
 
 
 def _read(file: Path) -> JsonObject:
-    try:
-        said = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InferenceError(f"{file}: cannot be read ({error}); write it anew") from error
-    if not isinstance(said, dict) or not all(isinstance(said[key], str) for key in said):
+    values = read_json(file)
+    if not isinstance(values, dict) or not all(isinstance(values[key], str) for key in values):
         raise InferenceError(f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}}")
     options = {}
-    for key, value in said.items():
+    for key, value in values.items():
         beside = file.parent / value
         # It may come from a stranger: no file elsewhere is read, no device, no address.
         if os.sep in value or (key in FILES and not beside.is_file()):
             raise InferenceError(f"{file}: {key} {value!a}: is no file beside it; put it there")
         if key not in ENCODERS:
             options[key] = str(beside) if beside.is_file() else value
-    return {key: said.get(key) for key in ENCODERS} | {"encoder_options": options}
+    return {key: values.get(key) for key in ENCODERS} | {"encoder_options": options}

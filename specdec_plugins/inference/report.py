@@ -1,26 +1,30 @@
-"""What a run did and with what: a block to read, and JSON."""
+"""Records of a run: its files and settings, its report, and facts about its verifier."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import fairseq
 import torch
+from fairseq.modules import LearnedPositionalEmbedding
 
 import specdec_plugins
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lock import NamedPaths, check_paths
 from specdec_plugins.files.output import JsonObject, file_digest
-from specdec_plugins.inference.run_files import model_files
+from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.machine import cores, processor_name
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
 UNJUDGED = ("verified_tokens", "accepted_tokens", "acceptance_histogram", *RATES)
@@ -28,41 +32,39 @@ UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 
 def full_report(translator: Translator, resumed_after: int = 0, **run: object) -> JsonObject:
-    """The statistics, and what is needed to repeat the run; None for what there is not.
+    """Return the report as JSON; values that a strategy lacks are None.
 
     Args:
-        resumed_after: lines that an earlier run had written; their figures are not among these.
-        run: more to record under ``settings``: the seed, for instance.
-
-    Raises:
-        InferenceError: a file that was used cannot be read any more.
+        resumed_after: lines of an earlier run, whose figures are not among these.
+        run: more to record under ``settings``, such as the seed.
     """
-    asked = translator.settings
-    absent = UNJUDGED if asked.strategy == "drafter" else ()
+    settings = translator.settings
+    absent = UNJUDGED if settings.strategy == "drafter" else ()
+    device = settings.device
+    if torch.device(device).type == "cuda":
+        device = f"cuda ({torch.cuda.get_device_name(device)})"
+    backend = {CTRANSLATE2: version(CTRANSLATE2)} if settings.by_ctranslate2 else {}
     return {
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
-        **dict.fromkeys(absent if asked.drafts else UNDRAFTED),
-        "settings": {**_settings(asked), "block_size": translator.block_size, **run},
+        **dict.fromkeys(absent if settings.drafts else UNDRAFTED),
+        "settings": {**_settings(settings), "block_size": translator.block_size, **run},
         "files": {
             name: {"path": path, "sha256": file_digest(path)}
-            for name, path in model_files(asked).items()
+            for name, path in model_files(settings).items()
         },
-        "device": device_name(asked.device),
+        "device": device,
         "engine": translator.engine,
-        "engine_fallbacks": translator.engine_fallbacks,
+        "engine_fallbacks": translator.runner.fallbacks,
         "not_by_ctranslate2": translator.not_by_ctranslate2,
-        "precision": translator.arithmetic,
+        "precision": translator.precision,
         "threads": translator.threads,
-        "versions": {
-            **versions(),
-            **({CTRANSLATE2: version(CTRANSLATE2)} if asked.by_ctranslate2 else {}),
-        },
+        "versions": {**versions(), **backend},
     }
 
 
 def versions() -> dict[str, str]:
-    """The versions of what decodes, and of Python; of extras, if they are installed."""
+    """Return the versions of Python and the libraries; of extras, if they are installed."""
     installed = {}
     for name in ("fairseq-fixed", "openvino", "onnxruntime"):
         with suppress(PackageNotFoundError):
@@ -78,95 +80,79 @@ def versions() -> dict[str, str]:
     }
 
 
-def where_and_when() -> JsonObject:
-    """The machine, versions, and the time: of figures that were made now."""
+def _settings(settings: Settings) -> JsonObject:
+    """Return all settings; None in place of those that the strategy does not use."""
+    judges = settings.strategy == "specdec"
+    used = {
+        "controller": judges,
+        "beam": settings.strategy == "fairseq",
+        "drafter_precision": settings.drafts,
+        "ar_backend": settings.strategy in TRACED,
+    }
+    # Even in exact arithmetic a row's drafts may depend on other rows.
+    depends = not settings.rule.lossless and settings.controller.depends_on_batch
     return {
-        "processor": processor_name(),
-        "cores": cores(),
-        "versions": versions(),
-        "last_run": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **settings.describe(),
+        **{name: None for name, is_used in used.items() if not is_used},
+        "output_depends_on_batch": depends if judges else None,
     }
 
 
-def _settings(settings: Settings) -> JsonObject:
-    """All settings; None in place of those that the strategy has no use for."""
-    judges = settings.strategy == "specdec"
-    described = settings.describe()
-    if not judges:
-        described["controller"] = None
-    if settings.strategy != "fairseq":
-        described["beam"] = None
-    if not settings.drafts:
-        described["drafter_precision"] = None
-    if settings.strategy not in TRACED:
-        described["ar_backend"] = None
-    depends = not settings.rule.lossless and settings.controller.depends_on_batch
-    # In exact arithmetic too, by which drafts a row is given.
-    return {**described, "output_depends_on_batch": depends if judges else None}
+def format_report(report: JsonObject) -> str:
+    """Return a report of :func:`full_report` in a few lines of text."""
+    settings, line = report["settings"], report["resumed_after_line"]
+    absent = {name for name, value in report.items() if value is None}
+    threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
+    counts = {"sentences": "sentence", "committed_tokens": "token", "steps": "step"}
+    counts |= {"forced_tokens": "forced token"} if report["forced_tokens"] else {}
+    counts |= {"verifier_calls": "verifier call", "drafter_calls": "drafter call"}
+    known = (counted(report[name], noun) for name, noun in counts.items() if name not in absent)
+    rows = [
+        f"{_title(settings)}; {report['engine']}, {report['precision']} on "
+        f"{report['device']}{threads}",
+        *([f"  resumed after line {line}: figures are of what came after"] if line else []),
+        f"  {', '.join(known)}",
+        *_acceptance(report),
+        "  seconds: " + ", ".join(f"{name} {s:.3f}" for name, s in report["seconds"].items()),
+        f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
+        + ", ".join(f"{name} {value:.1f}" for name, value in report["latency_ms"].items()),
+        *(f"  by eager: {reason}" for reason in report["engine_fallbacks"]),
+    ]
+    if reason := report["not_by_ctranslate2"]:
+        rows.append(f"  by our own loop, not by CTranslate2: {reason}")
+    if settings["output_depends_on_batch"]:
+        rows.append("  relaxed output depends here on other lines of the batch, and earlier ones")
+    return "\n".join(rows)
 
 
 def _title(settings: JsonObject) -> str:
-    """The strategy and the most important of its settings."""
+    """Return the strategy and the most important of its settings."""
     rule, controller = choose_rule(settings["rule"]), settings["controller"]
     limits = settings["limits"]
     parts = [settings["strategy"], f"batch {settings['batch']}"]
     named = {"beam": "beam", "block_size": "block size", "target_prefix": "target prefix"}
-    parts += [f"{what} {settings[name]}" for name, what in named.items() if settings[name]]
+    parts += [f"{label} {settings[name]}" for name, label in named.items() if settings[name]]
     if rule.draws:
         parts.append(f"{rule} at temperature {limits['temperature']:g}")
     elif controller is not None:
         parts.append(str(rule))
     if limits["repetition_penalty"] != 1:
         parts.append(f"repetition penalty {limits['repetition_penalty']:g}")
-    if controller is None:
-        return ", ".join(parts)
-    if controller["controller"] != "constant":
+    if controller is not None:
         parts.append(controller["controller"])
-    if "tree_nodes" in controller:
-        parts.append(f"{controller['tree_nodes']} nodes")
-    if most := controller.get("max_rows"):
-        parts.append(f"no drafts in batches of more than {most}")
-    real = CONTROLLERS[controller["controller"]].real
-    return ", ".join(parts) + ("" if real else " (told by a first pass: not a real decoder)")
-
-
-def format_report(report: JsonObject) -> str:
-    """A report of :func:`full_report` in a few lines of text."""
-    settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
-    line = report["resumed_after_line"]
-    threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
-    rows = [
-        f"{_title(settings)}; {report['engine']}, {report['precision']} on "
-        f"{report['device']}{threads}",
-        *([f"  resumed after line {line}: figures are of what came after"] if line else []),
-        "  " + ", ".join(_counts(report)),
-        *_acceptance(report),
-        "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
-        f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
-        + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
-    ]
-    rows += [f"  by eager: {reason}" for reason in report["engine_fallbacks"]]
-    if reason := report["not_by_ctranslate2"]:
-        rows.append(f"  by our own loop, not by CTranslate2: {reason}")
-    if settings["output_depends_on_batch"]:
-        rows.append(
-            "  relaxed output depends here on what else is in the batch, and on what came before"
-        )
-    return "\n".join(rows)
-
-
-def _counts(report: JsonObject) -> Iterator[str]:
-    names = {"sentences": "sentence", "committed_tokens": "token", "steps": "step"}
-    if report["forced_tokens"]:
-        names["forced_tokens"] = "forced token"
-    names |= {"verifier_calls": "verifier call", "drafter_calls": "drafter call"}
-    yield from (counted(report[k], what) for k, what in names.items() if report[k] is not None)
+        if "tree_nodes" in controller:
+            parts.append(f"{controller['tree_nodes']} nodes")
+        if not CONTROLLERS[controller["controller"]].real:
+            parts.append("not a real decoder")
+    return ", ".join(parts)
 
 
 def _acceptance(report: JsonObject) -> list[str]:
-    """What became of drafts; nothing where they are not judged."""
+    """Return lines on the drafts; none where they are not judged."""
     if report["acceptance_length"] is None:
         return []
+    counts = report["acceptance_histogram"]
+    shares = (f"{i}: {100 * count / report['steps']:.0f} %" for i, count in enumerate(counts))
     return [
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
         f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
@@ -174,19 +160,98 @@ def _acceptance(report: JsonObject) -> list[str]:
         f"  acceptance rate {report['acceptance_rate']:.3f} a verified token, "
         f"verification rate {report['verification_rate']:.3f}, "
         f"discard rate {report['discard_rate']:.3f} a committed token",
-        f"  accepted a step: {_histogram(report['acceptance_histogram'])}",
+        f"  accepted a step: {'  '.join(shares)}",
     ]
 
 
-def _histogram(counts: list[int]) -> str:
-    """Shares of steps by drafted tokens accepted, trailing zeros left out."""
-    total = max(sum(counts), 1)
-    used = max((i for i, count in enumerate(counts) if count), default=-1) + 1
-    return "  ".join(f"{i}: {100 * count / total:.0f} %" for i, count in enumerate(counts[:used]))
+def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
+    """Check the paths of a run, whose models are inputs."""
+    named: dict[str, str | None] = {
+        f"the model's {name}": path for name, path in model_files(settings).items()
+    }
+    named |= {"--path": settings.path, "PAIR": str(Path(settings.data) / SEGMENTATION)}
+    named["--acceptance-head"] = getattr(settings.controller, "acceptance_head", None)
+    check_paths(outputs, [*inputs, *named.items()])
 
 
-def device_name(device: str) -> str:
-    """``cpu``, or ``cuda`` with the name of the GPU."""
-    if torch.device(device).type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return device
+def model_files(settings: Settings) -> dict[str, str]:
+    """Return the models, dictionaries and codes that the output depends on, by name."""
+    head = getattr(settings.controller, "acceptance_head", None)
+    if settings.strategy != "specdec" or not settings.controller.asks_head:
+        head = None
+    elif head is None and settings.path is not None:
+        head = find_head(settings.path, settings.rule.name)
+    files = {
+        "drafter": settings.path if settings.drafts else None,
+        "verifier": settings.ar_path,
+        "acceptance_head": None if head is None else str(head),
+    }
+    paths = {name: path for name, path in files.items() if path}
+    paths |= {path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))}
+    paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
+    for name, value in settings.encoder_options.items():
+        if isinstance(value, str) and os.path.isfile(value):
+            paths[name] = value
+    return paths
+
+
+def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
+    """Return the package's version, the models' digests, and all other settings.
+
+    Args:
+        seed: None where it decides nothing.
+    """
+    described = settings.describe()
+    models = model_files(settings)
+    options = described.pop("encoder_options")
+    for name in ("data", "path", "ar_path"):
+        del described[name]
+    if "acceptance_head" in models:
+        del described["controller"]["acceptance_head"]
+    return {
+        "specdec_plugins": specdec_plugins.__version__,
+        "models": {name: file_digest(path) for name, path in models.items()},
+        "settings": {
+            **described,
+            "encoder_options": {k: v for k, v in options.items() if k not in models},
+            **({} if seed is None else {"seed": seed}),
+        },
+    }
+
+
+def describe_verifier(translator: Translator) -> Iterator[str]:
+    """Yield a line each for encoder, decoder, dictionaries and language tokens."""
+    assert isinstance(translator.generator, SpeculativeGenerator)
+    model = translator.generator.model
+    assert model is not None
+    for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
+        layer, positions = part.layers[0], part.embed_positions
+        learned = isinstance(positions, LearnedPositionalEmbedding)
+        kind = "no" if positions is None else "learned" if learned else "sinusoidal"
+        yield (
+            f"{name}: {counted(len(part.layers), 'layer')} of width {layer.fc1.in_features}, "
+            f"feed-forward {layer.fc1.out_features}, {counted(layer.self_attn.num_heads, 'head')}, "
+            f"{'pre' if layer.normalize_before else 'post'}-norm"
+            f"{', a norm on embeddings' if part.layernorm_embedding is not None else ''}, "
+            f"{kind} positions, at most {part.max_positions()} tokens"
+        )
+    tables = {
+        "source": model.encoder.embed_tokens.weight,
+        "target": model.decoder.embed_tokens.weight,
+        "output": model.decoder.output_projection.weight,
+    }
+    everywhere = list(map(id, tables.values()))
+    shared = [name for name, table in tables.items() if everywhere.count(id(table)) > 1]
+    codec, settings = translator.codec, translator.settings
+    yield (
+        f"dictionaries: {settings.source_lang} {len(codec.source)} and "
+        f"{settings.target_lang} {len(codec.target)} entries; "
+        + (f"{', '.join(shared)} share a table" if shared else "tables are separate")
+    )
+    tokens = codec.tokens
+    if tokens.source is not None:
+        where = "in place of a source's EOS" if tokens.replace_eos else "before a source"
+        yield f"language token: {codec.source[tokens.source]} {where}"
+    if tokens.target is not None:
+        where = "in place of" if tokens.replace_eos else "after"
+        yield f"language token: {codec.target[tokens.target]} {where} the first EOS of targets"

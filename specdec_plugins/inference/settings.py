@@ -29,12 +29,12 @@ PLAIN: JsonObject = {
     "precision": "float32",
     "drafter_precision": None,
 }
-"""Settings by which models are loaded quickly, to look at them."""
+"""Settings that load models quickly, to look at them."""
 
 
 @dataclass(frozen=True)
 class Settings(EngineOptions):
-    """A run of inference. Fields that are options are flags of specdec-translate, too."""
+    """A run of inference; fields that are options are flags of specdec-translate, too."""
 
     data: str
     """The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``."""
@@ -66,7 +66,7 @@ class Settings(EngineOptions):
     target_lang: str | None = option(None, "default: the checkpoint's")
     target_prefix: str | None = option(
         None,
-        "what every output begins with, in the target's segmented text: a language token, for "
+        "the beginning of every output, in the target's segmented text: a language token, for "
         "instance",
     )
     device: str = "cpu"
@@ -85,13 +85,8 @@ class Settings(EngineOptions):
     """Record the steps of every sentence."""
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: a setting that cannot be, by its flag.
-        """
         check_options(self)
-        strategy = self.strategy
-        penalty = self.limits.repetition_penalty
+        strategy, penalty = self.strategy, self.limits.repetition_penalty
         stock_or_alone = strategy in ("fairseq", "drafter")
         refused = {
             f"--controller {self.controller.name}": strategy != "specdec"
@@ -119,23 +114,19 @@ class Settings(EngineOptions):
             check_drafter(engine, self.precision, self.drafter_precision, self.device)
 
     @classmethod
-    def of_model(cls, folder: Path, **given: Any) -> Settings:
+    def of_model(cls, folder: Path, **options: Any) -> Settings:
         """Return the settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and
-        ordinary text.
-
-        Args:
-            given: other settings, which win over what the folder says.
+        ordinary text; ``options`` win over the folder's.
 
         Raises:
             InferenceError: the folder's ``segmentation.json`` cannot be read.
         """
-        return cls(**{**pair_settings(Path(folder)), **given})
+        return cls(**{**pair_settings(Path(folder)), **options})
 
     def describe(self) -> JsonObject:
         """Return all settings, for reports and to know a run again."""
-        described = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            **described,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "rule": self.rule.values,
             "controller": self.controller.describe(),
             "limits": asdict(self.limits),

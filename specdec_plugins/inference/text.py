@@ -1,34 +1,33 @@
-"""Lines in and out: bytes to text, text to dictionary ids, and back.
+"""Text to dictionary ids, and back, by fairseq's tokenizers and BPEs.
 
-What becomes of unusual lines:
-
-- white space at its ends is dropped, as by ``fairseq-interactive``;
-- an empty or blank line gives an empty line, and no model is run for it;
-- a line longer than the encoder has positions for is cut to its first tokens, with a warning that
-  names the line; one that is many times as long is cut before it is segmented;
-- a word that is not in the dictionary becomes ``<unk>``; words that spell one of its special
-  symbols (``<s>``, ``</s>``) become that symbol, and ``<pad>``, which no model sees, is left out;
-- a line ends at a line feed and nowhere else, so that there are as many lines of output; a byte
-  order mark at the start of the input is dropped;
-- a carriage return within a line is a blank, where ``fairseq-interactive`` and
-  ``fairseq-preprocess`` end the line;
-- bytes that are no UTF-8 end the run, after all lines before them.
+White space at a line's ends is dropped, as by ``fairseq-interactive``; a blank line stays blank,
+and no model is run for it; a line longer than the encoder has positions for is cut, with a warning
+that names it; a carriage return or line feed within a line is a blank. Words that spell a special
+symbol (``<s>``, ``</s>``) become that symbol, but ``<pad>``, which no model sees, is left out.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from argparse import Namespace
+from dataclasses import fields
 from typing import NamedTuple, Protocol
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, encoders
 from fairseq.data.data_utils import post_process
+from fairseq.registry import REGISTRIES
 from fairseq.tokenizer import tokenize_line
+from omegaconf import MISSING
 from torch import Tensor
 
+from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
+from specdec_plugins.inference.pair_folder import IN_FOLDER, files_in_folder
+from specdec_plugins.inference.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Segmenter(Protocol):
     """One of fairseq's tokenizers or BPEs."""
 
     def encode(self, x: str) -> str:
-        """Words, or pieces of them, with blanks between."""
+        """Return words, or pieces of them, with blanks between."""
         ...
 
     def decode(self, x: str) -> str:
@@ -50,7 +49,7 @@ class Segmenter(Protocol):
 
 
 class Segmenters(NamedTuple):
-    """What cuts a source, and joins an output again."""
+    """Tokenizer and BPE, which cut a source and join an output again."""
 
     tokenizer: Segmenter | None = None
     """fairseq's; None where text is tokenised already."""
@@ -73,14 +72,14 @@ class TextCodec:
         segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
         tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
     ) -> None:
-        """
-        Args:
-            source, target: dictionaries.
-            longest: most source tokens, EOS and the language included.
-            tokens: of the languages, which are in the dictionaries, but not in texts.
+        """Set up a codec.
 
-        Raises:
-            ValueError: unknown markers.
+        Args:
+            source: the source dictionary.
+            target: the target dictionary.
+            longest: the most source tokens, EOS and the language included.
+            segmenters: tokenizer and BPE.
+            tokens: languages, which are in the dictionaries, but not in texts.
         """
         try:
             post_process("", segmenters.markers)
@@ -92,9 +91,8 @@ class TextCodec:
         self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
-        """``(tokens,)`` ids with EOS at the end, and the language; None for a line without
-        words."""
-        text = line.text.replace("\r", " ").strip()
+        """Return ``(tokens,)`` ids with EOS and the language; None for a line without words."""
+        text = LINE_ENDS.sub(" ", line.text).strip()
         if not text:
             return None
         segmented, whole = self._segment_beginning(text)
@@ -124,10 +122,10 @@ class TextCodec:
         return self.tokens.of_source(ids)
 
     def _segment_beginning(self, text: str) -> tuple[str, bool]:
-        """As much of a text, in tokens, as is needed, and whether it is all.
+        """Return as much of a text, in tokens, as is needed, and whether it is all.
 
-        A beginning suffices if it makes twice as many tokens as are kept: those are then the whole
-        text's, unless a single word is longer than the encoder has positions for.
+        A beginning suffices if it makes twice as many tokens as the encoder has positions for: the
+        first half are then the whole text's, unless a single word is longer than that.
         """
         size = CHARACTERS * self.longest
         while size < len(text):
@@ -138,9 +136,7 @@ class TextCodec:
         return self.segment(text), True
 
     def encode_prefix(self, text: str | None) -> Tensor:
-        """``(tokens,)`` ids of a target prefix, which is segmented already, after the language that
-        targets begin with; none of no text, if they begin with none.
-        """
+        """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language."""
         words, target = tokenize_line(text or ""), self.target
         ids = [target.index(word) for word in words]
         for word, index in zip(words, ids):
@@ -150,7 +146,7 @@ class TextCodec:
                     "words that it has, segmented as in training, with blanks between"
                 )
         forced = self.tokens.forced
-        # Somebody may have named the language, too.
+        # The prefix may name the language, too.
         ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
@@ -173,3 +169,36 @@ class TextCodec:
             if segmenter is not None:
                 text = segmenter.decode(text)
         return LINE_ENDS.sub(" ", text)
+
+
+def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmenters:
+    """Set up fairseq's tokenizer and BPE for source and target languages."""
+    known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
+    options = Namespace(**{**files_in_folder(settings.data), **known})
+    options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
+    options.source_lang, options.target_lang = languages
+    built = []
+    for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
+        _check_files(flag, options)
+        try:
+            built.append(build(options))
+        # Each fails differently: missing files, packages, options. The BPE reader exits.
+        except (Exception, SystemExit) as error:
+            reason, name = one_line(error), getattr(options, flag)
+            raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
+    tokenizer, bpe = built
+    markers = settings.post_process or ("subword_nmt" if bpe is None else None)
+    return Segmenters(tokenizer, bpe, markers, settings.keep_bpe)
+
+
+def _check_files(kind: str, options: Namespace) -> None:
+    """Refuse a tokenizer or BPE whose file is missing, or would be fetched."""
+    name = getattr(options, kind)
+    form = REGISTRIES[kind]["dataclass_registry"].get(name)
+    for field in fields(form) if form else ():
+        if field.default == MISSING and getattr(options, field.name, None) is None:
+            file = IN_FOLDER.get(field.name, ("its file",))[0]
+            flag = f"--{field.name.replace('_', '-')}"
+            raise InferenceError(f"--{kind} {name}: give {flag}, or {file} beside the dictionaries")
+        if "://" in str(getattr(options, field.name, field.default)):
+            raise InferenceError(f"--{kind} {name}: {field.name} is an address; give a file of it")

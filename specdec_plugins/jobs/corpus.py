@@ -22,7 +22,7 @@ from fairseq import utils
 from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, write_whole
-from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 

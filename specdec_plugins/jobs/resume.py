@@ -15,7 +15,7 @@ from pathlib import Path
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, OutputLines
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
-from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
 
 
@@ -42,7 +42,7 @@ class Resume:
             try:
                 before = json.loads(self._path.read_bytes())
                 before["specdec_plugins"]  # a name that every description has
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 fault = f"{self._path}: is not ours, and in the way; move it away"
                 raise InferenceError(fault) from error
         if not output.done:

@@ -80,8 +80,8 @@ class BlockCausalConfig(FairseqDataclass):
     )
     share_verifier_encoder: bool = option_of(
         False,
-        "use the verifier's own encoder and target table, frozen: nothing of them is "
-        "trained, run twice or stored (needs --AR-path)",
+        "use the verifier's own encoder and target table, frozen: they are neither trained, run "
+        "twice nor stored (needs --AR-path)",
     )
     verifier_features: bool = option_of(
         False,
@@ -117,14 +117,10 @@ class BlockCausalDecoder(DrafterDecoder):
         embed_tokens: nn.Embedding | None,
         vocabulary: int,
     ) -> None:
-        dim = cfg.decoder_embed_dim
-        positions = PositionalEmbedding(
-            cfg.max_target_positions, dim, padding, learned=cfg.decoder_learned_pos
-        )
-        layers = nn.ModuleList(
-            TransformerDecoderLayerBase(layers_cfg) for _ in range(cfg.decoder_layers)
-        )
-        super().__init__(positions, layers, padding, vocabulary)
+        dim, size = cfg.decoder_embed_dim, cfg.max_target_positions
+        positions = PositionalEmbedding(size, dim, padding, learned=cfg.decoder_learned_pos)
+        layers = [TransformerDecoderLayerBase(layers_cfg) for _ in range(cfg.decoder_layers)]
+        super().__init__(positions, nn.ModuleList(layers), padding, vocabulary)
         self.layer_norm = LayerNorm(dim) if cfg.decoder_normalize_before else None
         self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockCausalDecoder")
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)

@@ -2,8 +2,8 @@
 
 State dicts and outputs are those of the published code: no embedding scale, prefix and block fully
 bidirectional, positions added again before every decoder layer, masks are ``<unk>``, and with
-``--src-embedding-copy`` a mask's input is a soft copy of the source's embeddings. Nothing of a
-prefix can be cached; ``block_causal`` is for new training.
+``--src-embedding-copy`` a mask's input is a soft copy of the source's embeddings. Prefixes cannot
+be cached; ``block_causal`` is for new training.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class BlockDrafter(Drafter):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """fairseq's Transformer flags, and the drafter's own."""
+        """Add fairseq's Transformer flags, and the drafter's own."""
         TransformerModel.add_args(parser)
         copies = "a mask's input is a soft copy of the source embeddings"
         parser.add_argument("--src-embedding-copy", action="store_true", help=copies)
@@ -181,8 +181,7 @@ class BlockDrafter(Drafter):
             flag = f"--{refused[0].replace('_', '-')}"
             raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         source, target = task.source_dictionary, task.target_dictionary
-        args.mask_token = target.unk()
-        args.no_scale_embedding = True
+        args.mask_token, args.no_scale_embedding = target.unk(), True
         args.layernorm_embedding = False
         cfg = TransformerConfig.from_namespace(args)
         encoder_table = Embedding(len(source), cfg.encoder.embed_dim, source.pad())
@@ -203,16 +202,14 @@ class BlockDrafter(Drafter):
         A file without any decoder is an encoder initialisation: the decoder keeps its values. A
         pre-norm drafter initialised that way was trained and saved without its final LayerNorm.
         """
-        own = self.state_dict()
+        weights = self.state_dict()
         if not any(key.startswith("decoder.") for key in state_dict):
             logger.warning("encoder initialisation: the decoder starts from random weights")
-            state_dict.update(
-                {key: tensor for key, tensor in own.items() if key.startswith("decoder.")}
-            )
             # The verifier's positions may be sinusoidal, and then are not in its file.
-            if "encoder.embed_positions.weight" in own:
-                key = "encoder.embed_positions.weight"
-                state_dict.setdefault(key, own[key])
+            positions = "encoder.embed_positions.weight"
+            for key in weights:
+                if key.startswith("decoder.") or (key == positions and key not in state_dict):
+                    state_dict[key] = weights[key]
         super().upgrade_state_dict_named(state_dict, name)
         if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
             self.decoder.layer_norm = None
@@ -231,17 +228,10 @@ def _bert_init(module: nn.Module) -> None:
 @register_model_architecture("block", "block")
 def block(args: Namespace) -> None:
     """Fill in the published defaults."""
-    defaults: dict[str, object] = {
-        "encoder_embed_dim": 512,
-        "encoder_layers": 6,
-        "decoder_embed_dim": 512,
-        "decoder_layers": 6,
-        "src_embedding_copy": False,
-        "apply_bert_init": False,
-        "init_encoder_from": None,
-    }
-    _fill_in(args, defaults)
+    _fill_in(args, {"src_embedding_copy": False, "apply_bert_init": False})
+    _fill_in(args, {"init_encoder_from": None})
     for side in ("encoder", "decoder"):
+        _fill_in(args, {f"{side}_embed_dim": 512, f"{side}_layers": 6})
         dim = getattr(args, f"{side}_embed_dim")
         widths = {f"{side}_ffn_embed_dim": 4 * dim, f"{side}_attention_heads": dim // 64}
         _fill_in(args, widths)

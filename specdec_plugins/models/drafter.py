@@ -135,12 +135,12 @@ class Drafter(BaseFairseqModel):
             self._check_draft_vocabulary(saved)
             saved = torch.empty_like(saved, device=next(self.parameters()).device)
         self.decoder.draft_vocabulary = saved
-        own = self.state_dict()
-        for key in [key for key in state_dict if key not in own and REDUNDANT.search(key)]:
+        weights = self.state_dict()
+        for key in [key for key in state_dict if key not in weights and REDUNDANT.search(key)]:
             del state_dict[key]
-        for key in own:
+        for key in weights:
             if key.endswith("._float_tensor"):
-                state_dict.setdefault(key, own[key])
+                state_dict.setdefault(key, weights[key])
 
     def _check_draft_vocabulary(self, tokens: Tensor) -> None:
         entries = self.decoder.entries

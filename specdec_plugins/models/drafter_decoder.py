@@ -1,8 +1,8 @@
-"""What the decoders of all drafters share: embedded slots in, states of slots out."""
+"""The base of all drafters' decoders: embedded slots in, states of slots out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,49 +30,44 @@ if TYPE_CHECKING:
 
 @dataclass
 class Memory:
-    """What a drafter knows of a batch's source, computed once a sentence."""
+    """A batch's source as a drafter reads it, computed once for a sentence."""
 
     keys_values: KeysValues
     mask: Tensor | None
-    """Additive source padding mask ``(batch, 1, 1, source)``."""
+    """``(batch, 1, 1, source)`` additive mask of the source's padding."""
     copies: Tensor | None = None
     """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
 
     def of(self, rows: Tensor) -> Memory:
-        """Return the memory of some rows of the batch; not of a pair of each layer."""
-        assert isinstance(self.keys_values, Tensor)
-        return Memory(
-            self.keys_values[:, :, rows],
-            None if self.mask is None else self.mask[rows],
-            None if self.copies is None else self.copies[rows],
-        )
+        """Return the memory of some rows of the batch."""
+        return self._mapped(lambda x, dim: x[:, :, rows] if dim else x[rows])
 
     def keep(self, rows: list[int], count: int) -> Memory:
-        """As :func:`keep_rows`; not of a pair of each layer."""
+        """Go on with ``rows`` only; see :func:`keep_rows`."""
+        return self._mapped(lambda x, dim: keep_rows(x, rows, dim, count))
+
+    def _mapped(self, change: Callable[[Tensor, int], Tensor]) -> Memory:
+        """Change each tensor, given the dimension of its rows."""
         assert isinstance(self.keys_values, Tensor)
-        return Memory(
-            keep_rows(self.keys_values, rows, 2, count),
-            None if self.mask is None else keep_rows(self.mask, rows, 0, count),
-            None if self.copies is None else keep_rows(self.copies, rows, 0, count),
-        )
+        rest = (None if x is None else change(x, 0) for x in (self.mask, self.copies))
+        return Memory(change(self.keys_values, 2), *rest)
 
 
 class SlotScorer(Protocol):
-    """Scores what the slots of a block may hold; built once, with weights that are not to
-    change."""
+    """Scores the tokens that slots of a block may hold, by weights that must not change."""
 
     projections: Sequence[Projection]
     lookups: Sequence[Tensor]
-    """As of a step."""
+    """Both those of a :class:`~specdec_plugins.engines.step.Step`."""
     candidates: int
-    """Of each slot of a lattice."""
+    """Candidates of each slot of a lattice."""
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, ...]:
-        """From states ``(rows, slots, channels)`` and the token ``(rows,)`` before each block."""
+        """Score slots with states ``(rows, slots, channels)`` after tokens ``last`` ``(rows,)``."""
         ...
 
     def read(self, *scores: Tensor) -> SlotScores:
-        """Return what a call has returned."""
+        """Wrap the tensors returned by a call."""
         ...
 
 
@@ -82,13 +77,12 @@ class LogitScorer:
     lookups: Sequence[Tensor] = ()
 
     def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
-        """``vocabulary``: as of a :class:`SlotLogits`."""
+        """``vocabulary``: ``(n,)`` the draft vocabulary; None: all tokens."""
         self._logits, self._vocabulary = logits, vocabulary
         self.projections: Sequence[Projection] = [logits]
         assert logits.weight is not None
-        # Pad is never among them.
-        most = len(logits.weight) - (vocabulary is None)
-        self.candidates = min(CANDIDATES, most)
+        # Pad is never a candidate.
+        self.candidates = min(CANDIDATES, len(logits.weight) - (vocabulary is None))
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
@@ -104,13 +98,13 @@ class DrafterDecoder(nn.Module):
     embed_positions: Positions
     layer_norm: nn.Module | None
     copies_source = False
-    """Whether masks are soft copies of the source."""
+    """True if masks are soft copies of the source."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
     draft_vocabulary: Tensor | None
-    """``(n,)`` the tokens that drafts are made of, without pad; None: all. The output layer is the
-    larger part of a draft's arithmetic, and most of what is written are frequent tokens (FR-Spec,
-    Zhao et al., ACL 2025). What is learnt does not depend on it."""
+    """``(n,)`` the tokens of drafts, without pad; None: all. The output layer is the larger part of
+    a draft's arithmetic, and most written tokens are frequent ones (FR-Spec, Zhao et al., ACL
+    2025). Training does not depend on it."""
 
     def __init__(
         self, embed_positions: Positions, layers: nn.ModuleList, padding: int, entries: int
@@ -139,46 +133,46 @@ class DrafterDecoder(nn.Module):
         table: Tensor,
         features: Tensor | None,
     ) -> Tensor:
-        """``(batch, slots, channels)`` input states of slots at ``positions``.
+        """Return ``(batch, slots, channels)`` input states of slots at ``positions``.
 
-        ``features`` ``(batch, n, channels)`` are of the first n slots, as :meth:`feature_reader`
-        has read them.
+        Args:
+            table: embeddings of positions, those of :meth:`positions`.
+            features: ``(batch, n, channels)`` read by :meth:`feature_reader`, for the first slots.
         """
         raise NotImplementedError
 
     def feature_reader(self) -> Projection:
-        """Return what reads the verifier's states, in decoders that do."""
+        """Return the projection of the verifier's states, in decoders that read them."""
         raise NotImplementedError
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-        """A hook on every layer's input."""
+        """Change every layer's input."""
         return x
 
     def output_layer(self, x: Tensor) -> Tensor:
-        """Logits ``(…, vocab)``."""
+        """Return logits ``(…, vocab)``."""
         raise NotImplementedError
 
     def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
+        """Return logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
 
         Args:
-            previous: ``(…)`` the token before each slot, EOS before the first; only decoders that
-                look at it use it.
+            previous: ``(…)`` the token before each slot, EOS before the first.
             hidden: ``(…)`` True where training hides that token.
         """
         return self.output_layer(x)
 
     def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
-        """Return which slots of ``(batch, blocks, slots)`` are not told the token before them in
-        training; None in decoders that never look at it.
+        """Return ``(batch, blocks, slots)`` True where training hides the token before a slot;
+        None in decoders that never look at it.
 
         Args:
-            seeds: ``(batch,)`` of which each sentence's are drawn.
+            seeds: ``(batch,)`` seeds of each sentence.
         """
         return None
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
-        """Return the layers, ready to run with their present weights, which are not to change."""
+        """Return the layers, ready to run with their present weights."""
         return [DecoderLayerRunner(layer, frozen) for layer in self.layers]
 
     @property
@@ -187,12 +181,12 @@ class DrafterDecoder(nn.Module):
         return self
 
     def slot_scorer(self) -> SlotScorer:
-        """Return what scores a block's slots, with the present weights."""
+        """Return the scorer of a block's slots, with the present weights."""
         return LogitScorer(self.slot_projection(), self.draft_vocabulary)
 
     def slot_projection(self) -> Projection:
-        """Logits to choose tokens by, of the draft vocabulary; of all tokens pad's is so low that
-        it is never chosen."""
+        """Return the projection to logits of the draft vocabulary, or of all tokens, where pad's
+        is so low that it is never chosen."""
         weight = self.tables.output_projection.weight.detach()
         if self.draft_vocabulary is not None:
             return Projection(weight[self.draft_vocabulary])
@@ -210,11 +204,11 @@ class DrafterDecoder(nn.Module):
         return Memory(source_memory(runners, states), mask, copies)
 
     def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
-        """Soft copies of the source, in decoders that make them; ``mask`` as of a memory."""
+        """Return soft copies of the source, in decoders that make them."""
         return None
 
     def positions(self, length: int) -> Tensor:
-        """Position states ``(length, channels)``."""
+        """Return embeddings of positions ``(length, channels)``."""
         table = position_table(self.embed_positions, length, self.padding)
         assert table is not None
         return table
@@ -228,11 +222,11 @@ class DrafterDecoder(nn.Module):
         memory: Memory,
         only: Tensor | None = None,
     ) -> Tensor:
-        """Run all layers over embedded slots ``x``; returns the states before the output layer.
+        """Run all layers over embedded slots ``x``; return the states before the output layer.
 
         Args:
-            layers: each with how its slots attend.
-            only: slots of the last layer, as a :class:`DecoderLayerRunner` has it.
+            layers: each layer with its self-attention.
+            only: the last layer's slots to compute; see :class:`DecoderLayerRunner`.
         """
         last = len(layers) - 1
         for at, ((runner, attend), source) in enumerate(zip(layers, memory.keys_values)):

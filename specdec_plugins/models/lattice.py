@@ -1,5 +1,4 @@
-"""What the slots of a block may hold: scores of every slot alone, or of pairs of neighbours. No
-fairseq in here."""
+"""Scores of a block's slots: of every slot alone, or of pairs of neighbours. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -12,15 +11,14 @@ CANDIDATES = 16
 """The most candidates of a slot."""
 
 
-def in_vocabulary(places: Tensor, vocabulary: Tensor | None) -> Tensor:
-    """Return the tokens at ``places`` ``(…)`` of a draft vocabulary ``(n,)``; None: of all
-    tokens."""
-    return places if vocabulary is None else vocabulary[places]
+def in_vocabulary(indices: Tensor, vocabulary: Tensor | None) -> Tensor:
+    """Return the tokens of indices ``(…)`` in a draft vocabulary ``(n,)``; None: all tokens."""
+    return indices if vocabulary is None else vocabulary[indices]
 
 
 @dataclass(frozen=True)
 class SlotLogits:
-    """What each slot may hold, whatever the others do."""
+    """Scores of each slot's tokens, whatever the other slots hold."""
 
     logits: Tensor
     """``(rows, slots, n)``, float32, of the draft vocabulary; of all tokens pad's is so low that it
@@ -29,26 +27,22 @@ class SlotLogits:
     """``(n,)`` the draft vocabulary; None: all tokens."""
 
     def choose(self) -> Tensor:
-        """``(rows, slots)`` the best tokens."""
+        """Return ``(rows, slots)`` the best tokens."""
         return in_vocabulary(self.logits.argmax(-1), self.vocabulary)
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
-        """Chooses tokens as :meth:`choose` does, and tells each one's probability ``(rows,
-        slots)``, float32.
-
-        The probability is the drafter's own, among all that it chose that token from.
-        """
+        """Return the best tokens, and their probabilities ``(rows, slots)`` in float32."""
         # Not the best of the softmax, in which two scores may be rounded to the same.
         best = self.logits.max(-1)
         tokens = in_vocabulary(best.indices, self.vocabulary)
         return tokens, (best.values - self.logits.logsumexp(-1)).exp()
 
     def lattice(self) -> Lattice:
-        """A slot's candidates do not depend on those of the slot before."""
-        most = self.logits.size(-1) - (self.vocabulary is None)  # Pad is never among them.
-        best, places = self.logits.topk(min(CANDIDATES, most))
+        """Return a lattice in which candidates do not depend on those of the slot before."""
+        count = self.logits.size(-1) - (self.vocabulary is None)  # Pad is no candidate.
+        best, indices = self.logits.topk(min(CANDIDATES, count))
         following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
-        return Lattice(in_vocabulary(places, self.vocabulary), best[:, 0], following)
+        return Lattice(in_vocabulary(indices, self.vocabulary), best[:, 0], following)
 
 
 @dataclass(frozen=True)
@@ -64,46 +58,41 @@ class Lattice:
     of the slot before. The scores that may follow one candidate are to be normalised together."""
 
     def choose(self) -> Tensor:
-        """Chooses each token after the one before it."""
+        """Return ``(rows, slots)`` tokens, each the best one after the one before it."""
         return self.tokens(self.greedy())
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
-        """Tells also each token's probability among the slot's candidates."""
-        places = self.greedy()
-        return self.tokens(places), self.confidence(places)
+        """Return these tokens, and their probabilities among each slot's candidates."""
+        indices = self.greedy()
+        scores = torch.cat([self.first[:, None], self.after(self.following, indices)], dim=1)
+        return self.tokens(indices), scores.softmax(-1).amax(-1)
 
     def lattice(self) -> Lattice:
-        """This one."""
+        """Return this lattice."""
         return self
 
     def greedy(self) -> Tensor:
-        """``(rows, slots)`` places among the candidates: slot by slot the best one."""
+        """Return ``(rows, slots)`` indices of candidates: slot by slot the best one."""
         return self.walk(torch.zeros_like(self.candidates[:, 0, 0]), self.following.argmax(-1))
 
     @staticmethod
     def walk(first: Tensor, following: Tensor) -> Tensor:
-        """``(rows, slots)`` places: ``first`` ``(rows,)``, then what ``following`` ``(rows, slots -
-        1, candidates)`` has in the place before."""
+        """Return ``(rows, slots)`` indices: ``first`` ``(rows,)``, then those that ``following``
+        ``(rows, slots - 1, candidates)`` has for the index before."""
         chosen = [first[:, None]]
         for followers in following.unbind(1):
             chosen.append(followers.gather(1, chosen[-1]))
         return torch.cat(chosen, dim=1)
 
-    def tokens(self, places: Tensor) -> Tensor:
-        """``(rows, slots)`` the candidates at ``places``."""
-        return self.candidates.gather(-1, places[..., None])[..., 0]
-
-    def confidence(self, places: Tensor) -> Tensor:
-        """``(rows, slots)`` probabilities of a :meth:`greedy` path's tokens, each among its slot's
-        candidates."""
-        scores = torch.cat([self.first[:, None], self.after(self.following, places)], dim=1)
-        return scores.softmax(-1).amax(-1)
+    def tokens(self, indices: Tensor) -> Tensor:
+        """Return ``(rows, slots)`` the candidates of these indices."""
+        return self.candidates.gather(-1, indices[..., None])[..., 0]
 
     @staticmethod
-    def after(following: Tensor, places: Tensor) -> Tensor:
-        """Return the scores ``(rows, slots - 1, candidates)`` of what comes after the candidates at
-        ``places``, from ``(rows, slots - 1, candidates, candidates)``."""
-        before = places[:, :-1, None, None].expand(-1, -1, 1, following.size(-1))
+    def after(following: Tensor, indices: Tensor) -> Tensor:
+        """Return ``(rows, slots - 1, candidates)`` scores after the candidates of these indices,
+        from ``(rows, slots - 1, candidates, candidates)``."""
+        before = indices[:, :-1, None, None].expand(-1, -1, 1, following.size(-1))
         return following.gather(2, before)[:, :, 0]
 
 

@@ -1,8 +1,8 @@
 """Stock fairseq Transformer layers, run with their own weights but our own attention.
 
 Stock incremental decoding keeps only the last position and grows its caches by concatenation.
-Here the caller says how self-attention is done (over a cache, or over a training mask), so one
-forward serves training, drafting and verification.
+Here the caller passes self-attention as a function (over a cache, or over a training mask), so the
+same forward serves training, drafting and verification.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ Attend = Callable[[Tensor, Tensor], Tensor]
 """(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
 -> ``(batch, slots, heads * dim)``."""
 KeysValues = Tensor | Sequence[tuple[Tensor, Tensor]]
-"""Cross-attention's, of all layers: ``(layers, 2, batch, heads, source, dim)``, or a pair of each
+"""Keys and values of cross-attention ``(layers, 2, batch, heads, source, dim)``, or a pair for each
 layer."""
-
-
 Map = Callable[[Tensor], Tensor]
 
 
@@ -61,22 +59,22 @@ class Projection:
         return F.relu(y) if self.relu else y
 
     def run_by(self, run: Map) -> None:
-        """Let an engine compute it, which holds the weights in a form of its own."""
+        """Let an engine compute it, which stores the weights in another form."""
         self._run, self.weight, self.bias = run, None, None
 
 
 def _joined(*parts: nn.Linear) -> Projection:
-    """Several linear maps of the same input as one, their outputs one after another."""
+    """Return several linear maps of the same input as one; it concatenates their outputs."""
     return Projection(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
 
 
 def projection(part: nn.Linear, relu: bool = False) -> Projection:
-    """What a linear layer does."""
+    """Return a linear layer as a projection."""
     return Projection(part.weight, part.bias, relu)
 
 
 def normalization(norm: nn.Module) -> Map:
-    """What a layer norm does, without a module's detours where it is torch's own."""
+    """Return a layer norm as a function, without a module's overhead where it is torch's own."""
     if type(norm) is not nn.LayerNorm:
         return lambda x: norm(x)
     shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
@@ -84,26 +82,20 @@ def normalization(norm: nn.Module) -> Map:
 
 
 class LayerRunner:
-    """What an encoder's and a decoder's layer have in common; projections are prepared once.
+    """The base of encoders' and decoders' layers, with projections that are prepared once.
 
-    Build it anew where the weights have changed (each training pass); keep it while they have not,
-    and say then that they are ``frozen``: of a model that is not in training.
+    Build it anew where weights have changed (for each training pass). ``frozen``: the model is not
+    in training.
     """
 
     def __init__(
-        self,
-        layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase,
-        frozen: bool = False,
+        self, layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase, frozen: bool = False
     ) -> None:
-        attention = layer.self_attn
-        self.layer = layer
-        self.frozen = frozen
-        self.heads = int(attention.num_heads)
-        self.head_dim = int(attention.head_dim)
-        parts = attention.q_proj, attention.k_proj, attention.v_proj
-        self.self_input = _joined(*parts)
+        attention, self.layer, self.frozen = layer.self_attn, layer, frozen
+        self.heads, self.head_dim = int(attention.num_heads), int(attention.head_dim)
+        self.self_input = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
         self.self_output = projection(attention.out_proj)
-        # The two steps of a ReLU layer in one call, where they can be.
+        # The product and the ReLU in one call.
         self._fused = frozen and layer.activation_fn is F.relu
         self.fc1 = projection(layer.fc1, relu=self._fused)
         self.fc2 = projection(layer.fc2)
@@ -113,11 +105,11 @@ class LayerRunner:
 
     @property
     def projections(self) -> list[Projection]:
-        """The projections of which the layer consists, but for those that read the source."""
+        """All projections but those that read the source."""
         return [self.self_input, self.self_output, self.fc1, self.fc2]
 
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:
-        """Self-attention and its residual, ``(batch, slots, channels)``."""
+        """Return self-attention and its residual, ``(batch, slots, channels)``."""
         normed = self.self_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
         qkv = self.self_input(normed).view(batch, slots, 3, self.heads, -1)
@@ -141,7 +133,7 @@ class EncoderLayerRunner(LayerRunner):
     """Runs one ``TransformerEncoderLayer``."""
 
     def __call__(self, x: Tensor, attend: Attend) -> Tensor:
-        """One layer over ``x`` ``(batch, source, channels)``."""
+        """Run the layer over ``x`` ``(batch, source, channels)``."""
         return self._feed_forward(self._attend(x, attend))
 
 
@@ -167,47 +159,45 @@ class DecoderLayerRunner(LayerRunner):
         memory_mask: Tensor | None,
         only: Tensor | None = None,
     ) -> Tensor:
-        """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s.
+        """Run the layer over ``x`` ``(batch, slots, channels)``.
 
-        ``only`` ``(batch, slots)``: True where the result is wanted. Then it is ``(n, channels)``
-        of these n slots, and the FFN, a layer's larger half, is spared all others.
+        Args:
+            memory: keys and values of :meth:`project`.
+            only: ``(batch, slots)`` True for n slots, whose ``(n, channels)`` are returned: the
+                FFN, a layer's larger half, runs for these alone.
         """
         x = self._attend(x, attend)
         normed = self.cross_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
         query = self.query(normed).view(batch, slots, self.heads, -1)
         keys, values = memory
-        y = self.cross_output(attended(query, keys, values, memory_mask, self._dropout()))
+        probability = 0.0 if self.frozen else dropout(self.layer.encoder_attn)
+        y = self.cross_output(attended(query, keys, values, memory_mask, probability))
         x = self._residual(x, y, self.cross_norm)
         return self._feed_forward(x if only is None else x[only])
 
-    def _dropout(self) -> float:
-        return 0.0 if self.frozen else dropout(self.layer.encoder_attn)
-
     def project(self, encoder_out: Tensor) -> Tensor:
-        """Cross-attention keys and values, ``(2, batch, heads, source, dim)``.
-
-        ``encoder_out`` is ``(source, batch, channels)``, as fairseq's encoders give it.
-        """
+        """Return keys and values ``(2, batch, heads, source, dim)`` of cross-attention to states
+        ``(source, batch, channels)``."""
         source, batch, _ = encoder_out.shape
         both = self.memory_input(encoder_out).view(source, batch, 2, self.heads, -1)
         return both.permute(2, 1, 3, 0, 4).contiguous()
 
 
 def source_memory(runners: list[DecoderLayerRunner], encoder_out: Tensor) -> Tensor:
-    """``(layers, 2, batch, heads, source, dim)``: what each layer projects."""
+    """Return ``(layers, 2, batch, heads, source, dim)`` each layer's keys and values."""
     return torch.stack([runner.project(encoder_out) for runner in runners])
 
 
 def attended(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, probability: float = 0.0
 ) -> Tensor:
-    """``(batch, slots, heads * dim)`` of queries ``(batch, slots, heads, dim)``.
+    """Return attention ``(batch, slots, heads * dim)`` for queries ``(batch, slots, heads, dim)``.
 
     Args:
         keys, values: ``(batch, heads, n, dim)``.
-        mask: to be added to the scores.
-        probability: of dropout, of which what is traced has none.
+        mask: added to the scores.
+        probability: dropout; traced attention has none.
     """
     query = query.transpose(1, 2)
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
@@ -222,7 +212,7 @@ def attended(
 
 
 def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
-    """Self-attention among the slots of one pass, with an additive ``mask`` or all of them."""
+    """Return self-attention among the slots of a pass, with an additive ``mask``."""
     probability = dropout(attention)
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
@@ -233,11 +223,10 @@ def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Atte
 
 
 def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
-    """Return a decoder's states ``(…, channels)``, and before them, each normalised, those after
-    some of its layers, ``(…, channels)`` as well."""
+    """Concatenate states after some layers, each normalised, and a decoder's last ``states``."""
     if not inner:
         return states
-    # Not of a traced size: normalisation is over a fixed number of channels.
+    # As an int, not a traced size: normalisation is over a fixed number of channels.
     normed = [F.layer_norm(x, [int(x.size(-1))]) for x in inner]
     return torch.cat([*normed, states], dim=-1)
 
@@ -248,7 +237,7 @@ def dropout(attention: MultiheadAttention) -> float:
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """Return what an additive mask has for what is not seen."""
+    """Return an additive mask's value for hidden positions."""
     return float(torch.finfo(dtype).min / 2)
 
 
@@ -260,15 +249,15 @@ def _scalars(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return an attention mask to add to the scores: 0 where ``allowed``, else so little that the
-    weight is 0. It is finite: of minus infinities alone a softmax would make NaN."""
+    """Return a mask to add to attention scores: 0 where ``allowed``, else so low that the weight is
+    0, but finite: a softmax of minus infinities alone is NaN."""
     return torch.where(allowed, *_scalars(dtype, allowed.device))
 
 
 def source_mask(encoder_out: EncoderOut, dtype: torch.dtype) -> Tensor | None:
-    """``(batch, 1, 1, source)`` additive mask of an encoder's padding, or None without padding.
+    """Return the ``(batch, 1, 1, source)`` additive mask of an encoder's padding, if there is any.
 
-    Looks at the padding: a device-to-host read, once a batch and model.
+    This waits for a GPU.
     """
     padding = encoder_out["encoder_padding_mask"]
     if not padding or not bool(padding[0].any()):
@@ -277,10 +266,9 @@ def source_mask(encoder_out: EncoderOut, dtype: torch.dtype) -> Tensor | None:
 
 
 def position_table(embed_positions: Positions | None, length: int, padding: int) -> Tensor | None:
-    """``(length, channels)``: what the module adds at positions 0, 1, … of an unpadded row.
+    """Return ``(length, channels)`` a module's embeddings of positions 0, 1, … of an unpadded row.
 
-    Asks the module itself, so it holds for learned and sinusoidal positions of every fairseq. A
-    learned table that is shorter than ``length`` is returned whole.
+    A learned table that is shorter than ``length`` is returned whole.
     """
     if embed_positions is None:
         return None
@@ -291,8 +279,7 @@ def position_table(embed_positions: Positions | None, length: int, padding: int)
 
 
 def positioned(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-    """``x`` ``(…, channels)`` and, added to it, what a :func:`position_table` holds for its
-    ``positions``; beyond its end, the last one."""
-    # As an embedding: on a CPU, three times as fast as indexing. What traces this sees size(), not
-    # len().
+    """Add to ``x`` ``(…, channels)`` its ``positions`` in a :func:`position_table`; beyond its end,
+    the last one."""
+    # As an embedding: on a CPU, three times as fast as indexing. Tracing sees size(), not len().
     return x + F.embedding(positions.clamp(max=table.size(0) - 1), table)

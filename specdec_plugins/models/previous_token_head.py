@@ -1,4 +1,4 @@
-"""Slots of a block are computed in parallel; here each token is chosen knowing the one before."""
+"""A head that scores a slot's tokens after the token before it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specdec_plugins.models.layers import Projection, projection
 class PreviousTokenHead(nn.Module):
     """Corrects a slot's state for the token before it: ``x + out(relu(state(x) + token(e)))``.
 
-    The slots of a block are computed in parallel, so that two may each be likely and not fit
-    together. Training gives the true previous token: wherever a slot's own acceptance matters, its
-    predecessor was accepted, so nothing else needs to be learned. Part of the slots is trained with
-    an unknown predecessor, since that is how candidates are found.
+    Slots of a block are computed in parallel, so that two may each be likely and not fit together.
+    In training the previous token is the true one: a slot's acceptance only matters where its
+    predecessor was accepted. Part of the slots is trained with an unknown predecessor, with which
+    candidates are chosen.
     """
 
     UNKNOWN = 0.25
@@ -34,15 +34,12 @@ class PreviousTokenHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, embedded: Tensor) -> Tensor:
-        """``(…, channels)`` corrected states; ``embedded`` is the previous token's embedding."""
+        """Return corrected states ``(…, channels)``; ``embedded``: the previous tokens."""
         return x + self.out(torch.relu(self.state(x) + self.token(embedded)))
 
 
 class TokenChain:
-    """Scores each slot's best candidates after each other: all pairs of neighbours at once.
-
-    Built once, with weights that are not to change.
-    """
+    """Scores all pairs of neighbouring slots' best candidates, by weights that must not change."""
 
     def __init__(
         self,
@@ -56,22 +53,20 @@ class TokenChain:
         Args:
             embedded: ``(vocab, channels)`` the target tokens' embeddings, scaled.
             output: ``(vocab, channels)`` the output projection's weight.
-            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, n)``, of the draft
-                vocabulary; of all tokens pad's is the lowest.
+            logits: from states to logits of the draft vocabulary, or of all tokens, where pad's is
+                the lowest.
             vocabulary: ``(n,)`` the draft vocabulary; None: all tokens.
         """
         self._state, self._correct = projection(head.state), projection(head.out)
         self.projections: Sequence[Projection] = [self._state, self._correct, logits]
-        # What the head adds for each token of the vocabulary, and for an unknown one.
+        # The head's terms for each token of the vocabulary, and for an unknown one.
         self._after = head.token(embedded)
         self._unknown = head.token(head.unknown)
-        self._output = output
+        self._output, self._logits, self._vocabulary = output, logits, vocabulary
         self.lookups: Sequence[Tensor] = [self._after, output]
-        self._logits = logits
-        self._vocabulary = vocabulary
-        # Pad is never among them.
-        most = len(output) - 1 if vocabulary is None else len(vocabulary)
-        self.candidates = min(head.CANDIDATES, most)
+        # Pad is never a candidate.
+        tokens = len(output) - 1 if vocabulary is None else len(vocabulary)
+        self.candidates = min(head.CANDIDATES, tokens)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
@@ -82,8 +77,8 @@ class TokenChain:
         before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # A CPU searches bfloat16 several times slower than float32, a GPU twice as fast.
-        best, places = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
-        candidates = in_vocabulary(places, self._vocabulary)
+        best, indices = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
+        candidates = in_vocabulary(indices, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
@@ -92,5 +87,5 @@ class TokenChain:
         return candidates, best[:, 0].float(), scores
 
     def read(self, *parts: Tensor) -> Lattice:
-        """Return what a call has returned."""
+        """Wrap the tensors returned by a call."""
         return Lattice(*parts)

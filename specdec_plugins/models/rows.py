@@ -9,21 +9,19 @@ from torch import Tensor
 
 
 def unfinished(finished: Sequence[bool]) -> list[int]:
-    """Return the rows that are not finished: the last of them in the places of those that are, so
-    that few are moved."""
+    """Return the unfinished rows; the last of them take the indices of finished rows, so that few
+    are moved."""
     going = [row for row, done in enumerate(finished) if not done]
     late = reversed(going)
-    return [next(late) if finished[place] else place for place in range(len(going))]
+    return [next(late) if finished[index] else index for index in range(len(going))]
 
 
 def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0, count: int | None = None) -> Tensor:
-    """Return the first ``count`` rows of ``x``, in which ``rows`` have been put, in this order.
+    """Move ``rows`` to the first indices, in this order, and return a view of the first ``count``.
 
-    ``x`` is written to, of which no two entries may be the same memory, and what is returned is a
-    view of it; only what is to stand elsewhere is moved. ``count``: as many as ``rows``, or more,
-    which hold whatever.
+    ``x`` is changed. ``count``: as many as ``rows``, or more, which hold anything.
     """
-    moved = [(place, row) for place, row in enumerate(rows) if place != row]
+    moved = [(index, row) for index, row in enumerate(rows) if index != row]
     if moved:
         to, where = torch.tensor(moved).to(x.device, non_blocking=True).T
         x.index_copy_(dim, to, x.index_select(dim, where))

@@ -21,7 +21,7 @@ def _config(name: str, *owners: type, **more: tuple[str, Any]) -> type:
     Args:
         more: helps and defaults of further options, which are text.
     """
-    found: dict[str, tuple[Any, Any, str]] = {
+    options: dict[str, tuple[Any, Any, str]] = {
         option: (str, default, help) for option, (help, default) in more.items()
     }
     for owner in owners:
@@ -33,11 +33,11 @@ def _config(name: str, *owners: type, **more: tuple[str, Any]) -> type:
             if choices := declared.metadata["choices"]:
                 kind = ChoiceEnum(choices)
             new = Optional[kind] if optional else kind, declared.default, help
-            if help and str(found.setdefault(option, new)) != str(new):
+            if help and str(options.setdefault(option, new)) != str(new):
                 raise ValueError(f"--{option.replace('_', '-')}: is declared twice")
     fields = [
         (option, kind, field(default=default, metadata={"help": help}))
-        for option, (kind, default, help) in found.items()
+        for option, (kind, default, help) in options.items()
     ]
     return make_dataclass(
         name, fields, bases=(FairseqDataclass,), namespace={"__module__": __name__}
@@ -50,9 +50,9 @@ ControllerConfig = _config(
     *CONTROLLERS.values(),
     controller=(f"decides how much to draft and verify: {NAMES}", "auto"),
 )
-"""How much to draft and to verify."""
+"""Options of all controllers."""
 RuleConfig = _config("RuleConfig", *RULES)
-"""The options of when drafted tokens are accepted."""
+"""Options of all acceptance rules."""
 LimitsConfig = _config("LimitsConfig", GenerationLimits)
 """Changes of the verifier's scores that are none of fairseq's options."""
 EngineConfig = _config("EngineConfig", LoadedModels)

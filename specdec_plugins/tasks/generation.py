@@ -1,4 +1,4 @@
-"""The way from fairseq's options to a generator that speculates."""
+"""From fairseq's options to a generator that speculates."""
 
 from __future__ import annotations
 
@@ -45,66 +45,64 @@ def generation_options(
     """Return fairseq's generation options, completed by the task's (for ``--eval-bleu-args``)."""
     configs = (ControllerConfig, RuleConfig, LimitsConfig, EngineConfig)
     names = {field.name for config in configs for field in fields(config)} - {"_name"}
-    names |= {"temperature", "block_size"}
-    own = {name: getattr(cfg, name) for name in names}
-    given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
-    return Namespace(**{**own, **given})
+    defaults = {name: getattr(cfg, name) for name in names | {"temperature", "block_size"}}
+    options = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
+    return Namespace(**{**defaults, **options})
 
 
 def speculative_generator(
     verifier: TransformerModelBase,
     drafter: Drafter,
     target: Dictionary,
-    given: Namespace,
+    options: Namespace,
     trains: bool,
 ) -> SpeculativeGenerator:
     """Return a generator of models that fairseq has loaded.
 
     Args:
-        given: of :func:`generation_options`.
+        options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
 
     Raises:
         ValueError: options, an engine or a precision that do not fit the models.
     """
-    rule, limits = choose_rule(given), GenerationLimits.from_config(given)
-    controller = controller_of(vars(given))
+    rule, limits = choose_rule(options), GenerationLimits.from_config(options)
+    controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):
-        # Drafters are compared by what of whole blocks is accepted.
+        # Drafters are compared by the accepted tokens of whole blocks.
         controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
     head, path = None, getattr(controller, "acceptance_head", None)
     if path is not None:
-        head = load_head(path, drafter, Scoring.of(rule, limits).values, given.block_size)
+        head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size)
         head = head.to(next(drafter.parameters()).device)
     return build_generator(
         verifier,
         drafter,
         target,
-        block_size=given.block_size,
+        block_size=options.block_size,
         rule=rule,
         limits=limits,
         controller=controller,
         head=head,
-        engines=_engines(drafter, given, trains, controller.drafts),
+        engines=_engines(drafter, options, trains, controller.drafts),
     )
 
 
-def _engines(drafter: Drafter, given: Namespace, trains: bool, drafts: bool) -> Engines:
-    """Return what runs the models. To compile models in training would not pay."""
+def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -> Engines:
     parameter = next(drafter.parameters())
-    own = str(parameter.dtype).removeprefix("torch.")
+    dtype = str(parameter.dtype).removeprefix("torch.")
     if trains:
-        return Engines.both(EagerEngine(own))
-    name, precision = str(given.engine), str(given.precision or own)
+        # To compile models in training would not pay.
+        return Engines.both(EagerEngine(dtype))
+    name, precision = str(options.engine), str(options.precision or dtype)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    of_drafter = str(given.drafter_precision) if drafts and given.drafter_precision else None
-    engines = choose_engines(name, precision, of_drafter, str(parameter.device))
-    engine = engines.verifier
-    if engine.dtype != parameter.dtype:
+    drafts_in = str(options.drafter_precision) if drafts and options.drafter_precision else None
+    engines = choose_engines(name, precision, drafts_in, str(parameter.device))
+    if engines.verifier.dtype != parameter.dtype:
         raise ValueError(
-            f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
-            "fairseq's --fp16 says what they are loaded in"
+            f"--engine {engines.verifier.name} --precision {precision}: is not for models in "
+            f"{dtype}; fairseq's --fp16 says what they are loaded in"
         )
     return engines
 
@@ -112,10 +110,7 @@ def _engines(drafter: Drafter, given: Namespace, trains: bool, drafts: bool) -> 
 def check_sources(
     datasets: Mapping[str, FairseqDataset], limits: GenerationLimits, positions: int
 ) -> None:
-    """
-    Raises:
-        ValueError: ``--min-len`` cannot hold for a sentence that is loaded.
-    """
+    """Refuse a ``--min-len`` that cannot hold for a sentence that is loaded."""
     if limits.fault(SHORTEST, positions) is None:
         return
     for split, dataset in datasets.items():
@@ -145,5 +140,6 @@ def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
 
 @cache
 def warn_of_beam(beam: int) -> None:
+    """Warn once that the beam is ignored."""
     if beam != 1:
         logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)

@@ -10,6 +10,7 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
+from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.tasks.decoding_config import (
     ControllerConfig,
     EngineConfig,
@@ -32,22 +33,17 @@ class TranslationSpecdecConfig(
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
         default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
     )
-    block_size: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "block size k: slots drafted in one pass; by default 5 for a new drafter, and "
-            "what a trained one was trained for"
-        },
+    block_size: Optional[int] = option_of(
+        None,
+        "block size k: slots drafted in one pass; by default 5 for a new drafter, and what a "
+        "trained one was trained for",
     )
-    blocks_per_sentence: int = field(
-        default=1,
-        metadata={"help": "blocks scored per sentence and pass (block_causal only, if above 1)"},
+    blocks_per_sentence: int = option_of(
+        1, "blocks scored per sentence and pass (block_causal only, if above 1)"
     )
-    start_p: float = field(default=0.5, metadata={"help": "glancing ratio at update 0"})
-    minus_p: float = field(default=0.2, metadata={"help": "decrease of the glancing ratio"})
-    total_up: int = field(
-        default=300000, metadata={"help": "updates over which the glancing ratio falls"}
-    )
+    start_p: float = option_of(0.5, "glancing ratio at update 0")
+    minus_p: float = option_of(0.2, "decrease of the glancing ratio")
+    total_up: int = option_of(300000, "updates over which the glancing ratio falls")
     autocast: Optional[ChoiceEnum(AUTOCAST)] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
@@ -63,10 +59,8 @@ class TranslationSpecdecConfig(
             "argparse_alias": "--AR-path",
         },
     )
-    as_transformer: bool = field(default=False, metadata={"help": AS_TRANSFORMER})
-    temperature: float = field(
-        default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}
-    )
+    as_transformer: bool = option_of(False, AS_TRANSFORMER)
+    temperature: float = option_of(1.0, "divides the scores that are judged, or drawn by")
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
     cpu: bool = II("common.cpu")

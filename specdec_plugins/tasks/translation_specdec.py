@@ -85,49 +85,44 @@ class TranslationSpecdecTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if cfg.noise != "block_mask":
             raise ValueError(f"--noise {cfg.noise}: not supported; use --noise block_mask")
-        if cfg.block_size is not None and cfg.block_size < 1:
-            raise ValueError(f"--block-size {cfg.block_size}: must be at least 1")
-        if cfg.blocks_per_sentence < 1:
-            raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
+        for name in ("block_size", "blocks_per_sentence", "total_up"):
+            if (value := getattr(cfg, name)) is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least 1")
         if not 0.0 <= cfg.start_p <= 1.0:
             raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
         if not cfg.start_p - cfg.minus_p <= 1.0:
             raise ValueError(f"--minus-p {cfg.minus_p}: takes --start-p {cfg.start_p} above 1")
-        if cfg.total_up < 1:
-            raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
-        self.rule = choose_rule(generation_options(None, cfg))
+        options = generation_options(None, cfg)
+        self.rule, self.controller = choose_rule(options), controller_of(vars(options))
         self.limits = GenerationLimits.from_config(cfg)
-        self.controller = controller_of(vars(generation_options(None, cfg)))
         self.multilingual: Multilingual | None = None
-        """The languages of the models, which they say when they are loaded."""
+        """The languages of the models, known when they are loaded."""
         self.language_tokens = LanguageTokens()
         self._verifier: TransformerModelBase | None = None
-        self._hidden = False
+        self._hidden = self._trains = False
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
-        self._trains = False
         self._first = True
         self._rows: int | None = None
-        """The sentences of a batch, where batches are asked for before the first generator is, as
-        fairseq-generate does: its clock starts right after that."""
+        """The sentences of a batch, where the first generator is built after the batches, as by
+        fairseq-generate: its clock starts right after that."""
         self._built: type[BaseFairseqModel] = BaseFairseqModel
-        """What is trained."""
 
     @property
     def verifier(self) -> TransformerModelBase | None:
-        """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
+        """The frozen verifier of ``--AR-path``, if there is one."""
         path = self.cfg.AR_path
         if self._verifier is None and path and not self._hidden:
             refuse_overrides(self.cfg)
-            # A drafter given by mistake would ask for its verifier.
+            # A drafter by mistake would ask for its verifier.
             with self._verifier_hidden():
                 self._verifier = load_verifier(path, self)
         return None if self._hidden else self._verifier
 
     def load_drafter(self, path: str) -> Drafter:
-        """The drafter of a checkpoint, frozen, with the verifier of ``--AR-path`` if there is one.
+        """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``.
 
         Raises:
             CheckpointError: the file holds no drafter, or one that does not fit the verifier.
@@ -148,7 +143,7 @@ class TranslationSpecdecTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: object) -> TranslationSpecdecTask:
-        """Sets up the task as fairseq does; from here on fairseq too reads checkpoints without
+        """Set up the task as fairseq does; from here on fairseq too reads checkpoints without
         running their code."""
         force_weights_only()
         warn_of_locale()
@@ -158,7 +153,7 @@ class TranslationSpecdecTask(TranslationTask):
         self, cfg: FairseqDataclass | Namespace, from_checkpoint: bool = False
     ) -> BaseFairseqModel:
         if from_checkpoint:
-            # Its weights are about to be loaded. Where fairseq loads them, nobody looked at cfg.
+            # Where fairseq loads the weights, nobody checked cfg.
             with self._verifier_hidden():
                 cfg = saved_model(cfg, self.cfg.as_transformer)
                 model = super().build_model(cfg, from_checkpoint)
@@ -180,18 +175,11 @@ class TranslationSpecdecTask(TranslationTask):
             self._check_drafter(self._begun(model))
             self._slots = self.cfg.blocks_per_sentence * model.block_size
         elif verifier is not None and not hasattr(model, "attach_verifier"):
-            raise ValueError(
-                "--AR-path: only drafters and heads learn from a verifier; leave it out"
-            )
+            raise ValueError("--AR-path: only drafters and heads learn from a verifier")
         self._built = type(model)
         return model
 
     def _check_drafter(self, drafter: Drafter) -> None:
-        """
-        Raises:
-            ValueError: it cannot be trained as the flags say.
-            CheckpointError: it does not go with the verifier.
-        """
         if self.cfg.blocks_per_sentence > 1 and not drafter.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         if self.verifier is not None:
@@ -203,20 +191,20 @@ class TranslationSpecdecTask(TranslationTask):
             )
 
     def _begun(self, drafter: Drafter) -> Drafter:
-        """A drafter whose targets begin as the verifier's do."""
+        """Let a drafter's targets begin as the verifier's do."""
         if self.language_tokens.begin is not None:
             drafter.begin = self.language_tokens.begin
         return drafter
 
     def build_criterion(self, cfg: FairseqDataclass, **kwargs: object) -> FairseqCriterion:
-        """Builds the criterion as fairseq does.
+        """Build the criterion as fairseq does.
 
         Raises:
             ValueError: one that does not train the model that was built.
         """
         criterion = super().build_criterion(cfg, **kwargs)
-        own = (Drafter, AcceptanceHeadModel)
-        kind = next((kind for kind in own if issubclass(self._built, kind)), None)
+        kinds = (Drafter, AcceptanceHeadModel)
+        kind = next((kind for kind in kinds if issubclass(self._built, kind)), None)
         if self._trains and getattr(criterion, "trains", None) is not kind:
             raise ValueError(
                 "--criterion: glat_loss trains drafters, acceptance_loss heads, and others other "
@@ -225,38 +213,37 @@ class TranslationSpecdecTask(TranslationTask):
         return criterion
 
     def state_dict(self) -> dict[str, object]:
-        """What checkpoints keep of the task: which dictionaries it has, and which languages."""
+        """Return the dictionaries' fingerprints and the languages, for checkpoints."""
         state = {**super().state_dict(), KEY: fingerprints(self)}
         if self.multilingual is not None:
             state[multilingual.KEY] = self.multilingual.options()
         return state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Reads what fairseq hands over where it loads a model.
+        """Check the state of a checkpoint that fairseq loads.
 
         Raises:
             CheckpointError: the checkpoint was trained with other dictionaries, or languages.
         """
         name = "a checkpoint of --path"
-        kept = stored_languages(state_dict)
-        if kept is not None:
-            adopt(kept, self, name)
+        languages = stored_languages(state_dict)
+        if languages is not None:
+            adopt(languages, self, name)
         check_dictionaries(state_dict, self, name)
-        own = (KEY, multilingual.KEY)
-        super().load_state_dict({name: state_dict[name] for name in state_dict if name not in own})
+        ours = (KEY, multilingual.KEY)
+        super().load_state_dict({key: x for key, x in state_dict.items() if key not in ours})
 
     def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
-        """Loads a split as fairseq does, and puts every sentence of it into a batch. In a drafter's
-        training, batches are as large as what is computed of them."""
+        """Load a split as fairseq does, but drop no sentence. In a drafter's training, sizes of
+        batches count the slots of blocks, too."""
         super().load_dataset(split, *args, **kwargs)
         pairs = self.datasets[split]
-        # fairseq's function makes it, and cannot be told another class.
-        pairs.__class__ = WholePairs
-        pairs.slots = self._slots
+        # fairseq's function takes no other class.
+        pairs.__class__, pairs.slots = WholePairs, self._slots
         add_languages(pairs, self.language_tokens)
 
     def build_dataset_for_inference(self, *args: object, **kwargs: object) -> FairseqDataset:
-        """Builds it as fairseq does; sources have their language."""
+        """Build it as fairseq does; sources have their language."""
         pairs = super().build_dataset_for_inference(*args, **kwargs)
         add_languages(pairs, self.language_tokens)
         return pairs
@@ -269,8 +256,7 @@ class TranslationSpecdecTask(TranslationTask):
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
-        """Generates as fairseq does; targets begin with their language, unless with what is
-        given."""
+        """Generate as fairseq does; targets begin with ``prefix_tokens``, else their language."""
         begin = self.language_tokens.beginning(sample["net_input"]["src_tokens"])
         if prefix_tokens is not None:
             begin["prefix_tokens"] = prefix_tokens
@@ -285,8 +271,7 @@ class TranslationSpecdecTask(TranslationTask):
         shard_id: int = 0,
         **kwargs: object,
     ) -> EpochBatchIterator:
-        """Iterates as fairseq does; honours ``--num-shards``, which fairseq-generate 0.12 takes and
-        ignores."""
+        """Iterate as fairseq does; ``--num-shards``, which fairseq-generate 0.12 ignores, works."""
         rows = kwargs.get("max_sentences")
         self._rows = rows if isinstance(rows, int) else SEVERAL
         if num_shards == 1:
@@ -296,13 +281,13 @@ class TranslationSpecdecTask(TranslationTask):
         )
 
     def glancing_ratio(self, update: int) -> float:
-        """Linear from ``start_p`` to ``start_p - minus_p``, or 0, over ``total_up`` updates."""
+        """Return the ratio: from ``start_p`` down by ``minus_p`` over ``total_up`` updates."""
         part = min(1.0, max(0.0, update / self.cfg.total_up))
         return max(0.0, self.cfg.start_p - self.cfg.minus_p * part)
 
     def _cut(self, sample: Sample, uniforms: Tensor) -> None:
         lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
-        # What is forced is never drafted.
+        # Forced tokens are never drafted.
         forced = len(self.language_tokens.forced)
         sample["cuts"] = forced + sample_cuts(lengths - forced, uniforms)
 
@@ -315,10 +300,8 @@ class TranslationSpecdecTask(TranslationTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> tuple[Tensor, Tensor, LogOutput]:
-        """Noise is a function of fairseq's seed of the update and of the sentence alone.
-
-        Several workers, whom fairseq all gives the same seed, then draw what one process would.
-        """
+        """Train as fairseq does, with noise that depends on the update's seed and the sentence
+        alone: several workers, to which fairseq gives the same seed, draw as a single process."""
         self._validating = None  # its weights are about to change
         ids = sample["id"].to(sample["target"].device)
         sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
@@ -331,7 +314,7 @@ class TranslationSpecdecTask(TranslationTask):
     def valid_step(
         self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion
     ) -> tuple[Tensor, Tensor, LogOutput]:
-        """The loss on fixed prefixes, and a drafter's acceptance length against the verifier."""
+        """Return the loss on fixed prefixes, and a drafter's acceptance length."""
         model = unwrapped(model)
         if self.verifier is not None:
             model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
@@ -351,18 +334,18 @@ class TranslationSpecdecTask(TranslationTask):
         return loss, sample_size, log
 
     def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
-        """Built once a validation run, since it packs the weights of the moment."""
+        """Return the generator of a validation run: it packs the present weights."""
         if self._validating is None or self._validating[0] is not model:
             settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None
             args = None if settings is None else Namespace(**settings)
-            self._trains = True  # of fairseq-validate, which has loaded the model
+            self._trains = True  # also in fairseq-validate, which has loaded the model
             self._validating = model, self.build_generator([model], args)
         return self._validating[1]
 
     def _inference_with_bleu(
         self, generator: object, sample: Sample, model: BaseFairseqModel
     ) -> LogOutput:
-        # fairseq built one together with the model, of the weights that it began with.
+        # fairseq's generator was built together with the model, from its first weights.
         return super()._inference_with_bleu(self._validation_generator(model), sample, model)
 
     def reduce_metrics(self, logging_outputs: list[LogOutput], criterion: FairseqCriterion) -> None:
@@ -387,7 +370,7 @@ class TranslationSpecdecTask(TranslationTask):
         extra_gen_cls_kwargs: dict[str, object] | None = None,
         prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
     ) -> SpeculativeGenerator | SequenceGenerator:
-        """A :class:`SpeculativeGenerator` where the models include a drafter, else fairseq's own.
+        """Return a :class:`SpeculativeGenerator` if the models include a drafter, else fairseq's.
 
         Models are told apart by type, never by order.
         """
@@ -395,15 +378,14 @@ class TranslationSpecdecTask(TranslationTask):
         drafters = [model for model in models if isinstance(model, Drafter)]
         if drafters and self._hidden:
             return None  # for --eval-bleu, of a model that is just being loaded
-        given = generation_options(args, self.cfg)
+        options = generation_options(args, self.cfg)
         unprinted = {self.language_tokens.target} - {None}
         if not drafters:
             refuse_controller(self.controller)
-            check_stock_search(vars(given))
+            check_stock_search(vars(options))
             more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
-            return super().build_generator(
-                models, args, seq_gen_cls, more, prefix_allowed_tokens_fn
-            )
+            rest = seq_gen_cls, more, prefix_allowed_tokens_fn
+            return super().build_generator(models, args, *rest)
         verifiers = [model for model in models if not isinstance(model, Drafter)]
         if not verifiers and self.verifier is not None:
             verifiers = [self.verifier]
@@ -412,18 +394,27 @@ class TranslationSpecdecTask(TranslationTask):
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
-        warn_of_beam(getattr(args, "beam", 1))
-        limits = GenerationLimits.from_config(given)
-        check_sources(self.datasets, limits, int(verifiers[0].max_decoder_positions()))
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
-        trains = args is None or self._trains
-        generator = speculative_generator(
-            verifiers[0], drafters[0], self.target_dictionary, given, trains
-        )
+        generator = self._speculative(verifiers[0], drafters[0], args, options)
         generator.symbols_to_strip_from_output |= unprinted
+        return generator
+
+    def _speculative(
+        self,
+        verifier: TransformerModelBase,
+        drafter: Drafter,
+        args: FairseqDataclass | Namespace | None,
+        options: Namespace,
+    ) -> SpeculativeGenerator:
+        warn_of_beam(getattr(args, "beam", 1))
+        limits = GenerationLimits.from_config(options)
+        check_sources(self.datasets, limits, int(verifier.max_decoder_positions()))
+        trains = args is None or self._trains
+        models = verifier, drafter, self.target_dictionary
+        generator = speculative_generator(*models, options, trains)
         if self._rows is not None and self._first and not trains:
-            positions = int(verifiers[0].encoder.max_positions())
+            positions = int(verifier.encoder.max_positions())
             seconds = warm_up(generator, self.source_dictionary, self._rows, positions)
             if seconds:
                 logger.info("%s: warmed up in %.1f s", generator.engines.verifier.name, seconds)

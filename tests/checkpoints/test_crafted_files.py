@@ -28,8 +28,7 @@ from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.experiment import read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
-from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
-from specdec_plugins.inference.trace_report import build_report
+from specdec_plugins.inference.trace_page import SentenceTrace, build_page, read_trace
 from specdec_plugins.models.acceptance_head import fingerprint
 
 COUNT = 200
@@ -71,7 +70,7 @@ def test_traces(tmp_path: Path) -> None:
     good = asdict(SentenceTrace("a source", "an output", steps))
 
     def reported() -> None:
-        build_report(read_trace(str(path)), 10, "trace")
+        build_page(read_trace(str(path)), 10, "trace")
 
     check(path, texts(good, COUNT), reported, InferenceError)
 

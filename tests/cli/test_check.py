@@ -90,13 +90,13 @@ def test_a_text_and_dictionaries_elsewhere(
         (
             "multilingual",
             [
-                "language tokens: __en__ before a source, __de__ forced after the EOS that a",
+                "language token: __en__ before a source",
                 " --source-lang en --target-lang de ",
             ],
         ),
         (
             "multilingual, in place of EOS",
-            ["tokens: [de] in place of a source's EOS, [de] in place of the EOS that a target"],
+            ["token: [de] in place of a source's EOS", "token: [de] in place of the first EOS"],
         ),
     ],
 )

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from conftest import make_dictionary, need_bfloat16
+from conftest import make_dictionary
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.statistics import PHASES
 from specdec_plugins.inference.report import versions
 
@@ -37,31 +33,6 @@ def test_both_checkpoints_as_fairseq_takes_them(
     for path in (f"{drafter}:{verifier}", f"{verifier}:{drafter}"):
         assert run(path=path, AR_path=None) == 0
         assert (tmp_path / "out.txt").read_text().splitlines() == greedy
-
-
-@pytest.mark.parametrize(
-    ("parts", "verifier", "message"),
-    [
-        (["drafter"] * 2, None, "one of each as"),
-        (["verifier"] * 2, None, "one of each as"),
-        (["drafter", "verifier"], "verifier", "one of each as"),
-        (["drafter", "verifier", "verifier"], None, "one of each as"),
-        (["drafter", "nowhere"], None, "nowhere.pt: no such file"),
-    ],
-)
-def test_what_is_no_pair(
-    run: RunScript,
-    world: Path,
-    capsys: pytest.CaptureFixture[str],
-    parts: list[str],
-    verifier: str | None,
-    message: str,
-) -> None:
-    path = ":".join(str(world / f"{part}.pt") for part in parts)
-    assert run(path=path, AR_path=verifier and str(world / f"{verifier}.pt")) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -99,25 +70,14 @@ def test_published_command_line(
         "--user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
         "--max-sentences 20 --source-lang en --target-lang de --iter-decode-max-iter 0 "
         "--iter-decode-eos-penalty 0 --iter-decode-with-beam 1 --gen-subset test "
-        "--block-size 3 --beta 5 --tau 3.0 --batch 1 --beam 5 --strategy specdec"
+        "--block-size 3 --beta 5 --tau 3.0 --batch 1 --beam 5 --strategy specdec --stats"
     )
     assert run(*published.split(), path=str(world / "block.pt"), max_len_b=None) == 0
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
     captured = capfd.readouterr()
     assert captured.out == ""
-    title = "specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0); eager, float32 on cpu"
-    assert title in captured.err
+    assert captured.err.startswith("specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0)")
     assert "acceptance length" in captured.err
-
-
-@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
-def test_order_is_that_of_the_input(
-    run: RunScript, tmp_path: Path, strategy: str, greedy: list[str]
-) -> None:
-    source = tmp_path / "in.txt"
-    source.write_text("\n".join(["", *SENTENCES, " ", *SENTENCES[::-1]]))
-    assert run(strategy=strategy, batch="5", beam="1", input_path=str(source)) == 0
-    assert lines_of(tmp_path / "out.txt") == ["", *greedy, "", *greedy[::-1]]
 
 
 def test_unusual_lines(
@@ -139,7 +99,7 @@ def test_unusual_lines(
         results.append(lines_of(tmp_path / "out"))
     assert results[0] == results[1]
     assert len(results[0]) == 7
-    unknown, cut, again = [r.message for r in caplog.records]
+    unknown, cut, again = [r.message for r in caplog.records if r.levelname == "WARNING"]
     assert unknown == again  # of the other file
     assert unknown.startswith("line 2: holds words that the dictionary lacks; if the text is not")
     assert "line 5: 120 tokens" in cut
@@ -192,104 +152,6 @@ def test_compressed_text(
     assert "is compressed; unpack it first" in one_error(capfd)
 
 
-def test_raw_text(run: RunScript, tmp_path: Path) -> None:
-    raw, segmented = tmp_path / "raw", tmp_path / "segmented"
-    raw.write_text("w1 w2, w3.\nw9!\n")
-    segmented.write_text("w1 w2 , w3 .\nw9 !\n")
-    encoders = ["--tokenizer", "moses", "--bpe", "subword_nmt"]
-    assert run(*encoders, input_path=str(raw), output_path=str(tmp_path / "a")) == 0
-    assert run(input_path=str(segmented), output_path=str(tmp_path / "b")) == 0
-    assert lines_of(tmp_path / "a") == lines_of(tmp_path / "b")
-
-
-def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
-    stats = tmp_path / "stats.json"
-    for strategy in ("specdec", "fairseq"):
-        assert run("--bf16", "--cpu", "--strategy", strategy, "--stats-json", str(stats)) == 0
-        assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
-        assert json.loads(stats.read_text())["precision"] == "bfloat16"
-
-
-def test_an_engine_is_chosen_and_reported(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
-    stats, outputs = tmp_path / "stats.json", []
-    for engine in ("eager", "openvino"):
-        flags = ("--engine", engine, "--controller", "tree", "--cpu")
-        assert run("--stats-json", str(stats), *flags) == 0
-        report = json.loads(stats.read_text())
-        assert (report["engine"], report["precision"]) == (engine, "float32")
-        assert f"; {engine}, float32 on cpu" in capfd.readouterr().err
-        outputs.append(lines_of(tmp_path / "out.txt"))
-    assert outputs[0] == outputs[1]
-
-
-def test_drafts_in_a_precision_of_their_own(run: RunScript, tmp_path: Path) -> None:
-    need_bfloat16()
-    stats, outputs = tmp_path / "stats.json", []
-    for flags in ([], ["--drafter-precision", "bfloat16"]):
-        assert run("--stats-json", str(stats), "--engine", "openvino", "--cpu", *flags) == 0
-        outputs.append(lines_of(tmp_path / "out.txt"))
-    assert outputs[0] == outputs[1]
-    assert json.loads(stats.read_text())["precision"] == "float32, bfloat16 drafts"
-    assert run("--strategy", "AR", "--cpu", *flags) == 0
-
-
-@pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
-def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew: bool) -> None:
-    path = tmp_path / "stats.json"
-    flags = ("--controller", "tree", "--tree-nodes", "5", "--redraft-below", below)
-    assert run("--stats-json", str(path), *flags, batch="1") == 0
-    report = json.loads(path.read_text())
-    controller = report["settings"]["controller"]
-    assert controller["tree_nodes"] == 5
-    assert float(controller["redraft_below"]) == float(below)
-    assert report["drafted_tokens"] == 5 * report["steps"]
-    assert (report["drafter_calls"] == report["steps"]) == drafts_anew
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ((), ""),
-        (("--beta", "3", "--tau", "1"), ""),
-        (("--beta", "3", "--controller", "confidence", "--refit-threshold"), "what came before"),
-    ],
-)
-def test_where_relaxed_output_depends_on_the_batch(
-    run: RunScript, world: Path, tmp_path: Path, flags: tuple[str, ...], told: str, capfd: Any
-) -> None:
-    stats = tmp_path / "stats.json"
-    assert run("--stats-json", str(stats), *flags) == 0
-    depends = json.loads(stats.read_text())["settings"]["output_depends_on_batch"]
-    assert depends == bool(told)
-    said = "relaxed output depends here on what else is in the batch" in (
-        err := capfd.readouterr().err
-    )
-    assert said == depends
-    assert told in err
-
-
-@pytest.mark.parametrize("flags", [[], BOTH], ids=["strict", "sampling"])
-def test_a_repetition_penalty(
-    run: RunScript, tmp_path: Path, greedy: list[str], flags: list[str]
-) -> None:
-    """The same with a drafter and without, and reported."""
-    out, path = tmp_path / "out.txt", tmp_path / "stats.json"
-    flags = ["--repetition-penalty", "3", "--stats-json", str(path), *flags]
-    outputs = []
-    for strategy in ("AR", "specdec"):
-        assert run(*flags, "--seed", "1", strategy=strategy) == 0
-        outputs.append(lines_of(out))
-        assert json.loads(path.read_text())["settings"]["limits"]["repetition_penalty"] == 3
-    assert outputs[0] != greedy
-    if "--sampling" not in flags:
-        assert outputs[0] == outputs[1]
-        assert run(*flags, "--batch", "4", "--controller", "tree") == 0
-        assert lines_of(out) == outputs[0]
-
-
 @pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
 def test_a_target_prefix(
     run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
@@ -304,9 +166,6 @@ def test_a_target_prefix(
     report = json.loads(stats.read_text())
     assert report["settings"]["target_prefix"] == "w4 w2"
     assert report["forced_tokens"] == 2 * len(SENTENCES)
-    told = capfd.readouterr().err
-    assert ", target prefix w4 w2" in told
-    assert "18 forced tokens" in told
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "AR"])
@@ -319,7 +178,6 @@ def test_sampling(
     outputs = []
     assert run(*flags, "--sampling-topk", "1", strategy=strategy) == 0
     assert lines_of(out) == greedy
-    assert "sampling (top 1) at temperature 3" in capfd.readouterr().err
     for more in (["--seed", "1"], ["--warmup", "3"], ["--seed", "2"]):
         assert run(*flags, *more, strategy=strategy) == 0
         outputs.append(lines_of(out))
@@ -327,8 +185,6 @@ def test_sampling(
     settings = json.loads(path.read_text())["settings"]
     assert settings["seed"] == 2
     assert settings["rule"] == {"sampling": True}
-    assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
-    assert "sampling at temperature 3" in report
     assert run(*flags, "--sampling-topk", "9999", strategy=strategy) == 0
 
 
@@ -380,7 +236,6 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
         assert not {*names, "acceptance_rate", "accepted_tokens", "verified_tokens"} - {
             name for name, value in report.items() if value is None
         }
-        assert "accept" not in capfd.readouterr().err
     seconds = report["seconds"]
     assert set(seconds) == {*PHASES, "other", "total"}
     assert seconds["total"] == pytest.approx(sum(seconds.values()) - seconds["total"])
@@ -412,23 +267,6 @@ def test_what_is_recommended_is_taken_and_reported(
     path = tmp_path / "stats.json"
     assert run(*flags, "--stats-json", str(path), path=str(world / drafter)) == 0
     assert json.loads(path.read_text())["settings"]["controller"]["controller"] == taken
-    assert (", tree, " in capfd.readouterr().err) == (taken == "tree")
-
-
-def test_an_oracle_is_called_one(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("--controller", "oracle") == 0
-    assert "not a real decoder" in capfd.readouterr().err
-
-
-def test_warm_up_is_not_counted(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
-    path = tmp_path / "stats.json"
-    for strategy in ("specdec", "fairseq"):
-        flags = ["--warmup", "5", "--stats-json", str(path), "--beam", "1", "--batch", "2"]
-        assert run(*flags, strategy=strategy) == 0
-        assert lines_of(tmp_path / "out.txt") == greedy
-        report = json.loads(path.read_text())
-        assert report["sentences"] == len(SENTENCES)
-        assert report["settings"]["warmup"] == 5
 
 
 def test_progress_bar_only_where_it_is_seen(
@@ -447,84 +285,85 @@ def test_progress_bar_only_where_it_is_seen(
     ("strategy", "batch"), [("specdec", "1"), ("AR", "4"), ("fairseq", "4"), ("drafter", "1")]
 )
 def test_a_line_too_short_for_the_minimum(
-    run: RunScript, tmp_path: Path, strategy: str, batch: str, monkeypatch: Any, capfd: Any
+    run: RunScript, tmp_path: Path, strategy: str, batch: str, capfd: Any
 ) -> None:
-    """Of a file, nothing is decoded; what comes by and by is, up to that line."""
-    text = b"w1 w2 w3 w4 w5\n\nw1 w2 w3 w4\nw1\nw1 w2 w3 w4 w5\n"
-    (tmp_path / "in.txt").write_bytes(text)
+    """The lines before it are written."""
+    (tmp_path / "in.txt").write_text("w1 w2 w3 w4 w5\n\nw1 w2 w3 w4\nw1\nw1 w2 w3 w4 w5\n")
     flags = ("--max-len-a", "1", "--min-len", "4", "--quiet")
     given = {"max_len_b": "1", "strategy": strategy, "batch": batch}
-    fault = "line 4: --min-len 4: is above the maximum length of a source of 2 tokens, 3"
     assert run(*flags, input_path=str(tmp_path / "in.txt"), **given) == 1
-    assert f"in.txt: {fault}" in one_error(capfd)
-    assert not (out := tmp_path / "out.txt").exists() or not out.read_bytes()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run(*flags, input_path="-", **given) == 1
+    fault = "line 4: --min-len 4: is above the maximum length of a source of 2 tokens, 3"
     assert fault in one_error(capfd)
-    assert len(lines_of(out)) == 3
-    assert all(lines_of(out)[i] for i in (0, 2))
+    assert len(lines_of(tmp_path / "out.txt")) == 3
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
+def test_order_is_that_of_the_input(
+    run: RunScript, tmp_path: Path, strategy: str, greedy: list[str], capfd: Any
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(["", *SENTENCES, " ", *SENTENCES[::-1]]))
+    flags = ("--warmup", "5")  # which is not counted
+    assert run(*flags, strategy=strategy, batch="5", beam="1", input_path=str(source)) == 0
+    assert lines_of(tmp_path / "out.txt") == ["", *greedy, "", *greedy[::-1]]
+    assert capfd.readouterr().err.startswith("18 sentences in ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reported"),
+    [
+        ("--bf16 --engine eager", {"precision": "bfloat16"}),
+        ("--bf16 --strategy fairseq", {"precision": "bfloat16"}),
+        ("--engine openvino --controller tree", {"engine": "openvino", "precision": "float32"}),
+        ("--beta 3 --tau 1", {"depends": False}),
+        ("--beta 3 --controller confidence --refit-threshold", {"depends": True}),
+        ("--controller oracle --strategy specdec", {"depends": False}),
+    ],
+)
+def test_engine_and_dependence_are_reported(
+    run: RunScript, tmp_path: Path, flags: str, reported: dict[str, Any]
+) -> None:
+    if "openvino" in flags:
+        pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    stats = tmp_path / "stats.json"
+    assert run("--stats", "--stats-json", str(stats), "--cpu", *flags.split()) == 0
+    assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
+    report = json.loads(stats.read_text())
+    report["depends"] = report["settings"]["output_depends_on_batch"]
+    assert report | reported == report
 
 
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
-        (["--path", "verifier.pt", "--AR-path", "drafter.pt"], 1, "drafter.pt: is no verifier"),
-        (["--path", "verifier.pt"], 1, "verifier.pt: is no drafter"),
-        (["--path", "missing.pt"], 1, "missing.pt: cannot be read"),
-        (["--AR-path", "codes"], 1, "codes: not a checkpoint"),
-        (["--AR-path", "wide.pt", "--path", "shared.pt"], 1, "verifier's is 32"),
-        (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
-        (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
-        (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
-        (["--controller", "clever"], 2, "--controller clever: must be one of constant, heur"),
-        (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
-        (["--controller", "heuristic", "--strategy", "AR"], 2, "--controller heuristic: cannot be"),
-        (["--max-draft", "5"], 2, "--max-draft 5: must be in this order, up to the block size, 4"),
-        (["--batch", "0"], 2, "--batch 0: must be at least 1"),
-        (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),
-        (["--warmup", "-1"], 2, "--warmup -1"),
-        (["--fp16", "--bf16"], 2, "--fp16, --bf16, --fp64: give one of them"),
-        (["--precision", "int8", "--bf16"], 2, "--precision, --fp16, --bf16"),
-        (["--repetition-penalty", "2", "--strategy", "fairseq"], 2, "penalty 2.0: cannot be had"),
-        (["--sampling", "--strategy", "drafter"], 2, "--sampling: cannot be had with"),
-        (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
-        (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
-        (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: cannot be had"),
-        (["--min-len", "20"], 1, "--min-len 20: is above the maximum length"),
-        (
-            ["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"],
-            1,
-            "in.txt: line 1: --min-len 2: is above the maximum length of a source of",
-        ),
-        (
-            ["--max-len-a", "9", "--min-len", "64"],
-            1,
-            "--min-len 64: is above the maximum length",
-        ),
-        (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
-        (["--post-process", "nonsense"], 2, "--post-process nonsense"),
-        (["--sampling", "--sampling-topp", "2"], 2, "2.0: must be at most 1"),
-        (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
-        (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
-        (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; its folder must hold"),
-        (["--input-path", "missing"], 1, "missing: cannot be read"),
-        (["--output-path", "nowhere/out"], 1, "its folder cannot be written to"),
-        (["--output-path", "-", "--resume"], 1, "--resume: needs an ordinary file"),
-        (["--output-path", "/dev/null", "--resume"], 1, "--resume: needs an ordinary file"),
-        (["--trace", "t", "--strategy", "drafter"], 2, "--trace: cannot be had with"),
-        (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
-        (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
-        (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: needs --sentencepiece-model; give"),
-        (
-            ["--bpe", "sentencepiece", "--sentencepiece-model", "nowhere"],
-            1,
-            "--bpe sentencepiece: cannot be set up (",
-        ),
-        (["--target-prefix", "w1 word"], 2, "--target-prefix w1 word: the target dictionary has"),
-        (["--prefix-size", "1"], 2, "--prefix-size 1: is not supported here"),
-        (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
+        ("--path verifier.pt --AR-path drafter.pt", 1, "drafter.pt: is no verifier"),
+        ("--path verifier.pt", 1, "verifier.pt: is no drafter"),
+        ("--path drafter.pt:drafter.pt --AR-path=", 1, "one of each as"),
+        ("--AR-path codes", 1, "codes: not a checkpoint"),
+        ("--AR-path wide.pt --path shared.pt", 1, "verifier's is 32"),
+        ("--AR-path= --path shared.pt --strategy drafter", 2, "--AR-path"),
+        ("--path= --strategy specdec", 2, "--path: give the drafter"),
+        ("--AR-path= --strategy AR", 2, "--AR-path: give the verifier"),
+        ("--block-size 5", 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
+        ("--controller clever", 2, "--controller clever: must be one of constant, heur"),
+        ("--controller acceptance-head", 2, "acceptance-head: there is no acceptance head"),
+        ("--controller heuristic --strategy AR", 2, "--controller heuristic: cannot be"),
+        ("--batch 0", 2, "--batch 0: must be at least 1"),
+        ("--fp16 --bf16", 2, "--fp16, --bf16, --fp64: give one of them"),
+        ("--sampling --controller oracle", 2, "--controller oracle: looks at drafted"),
+        ("-s de -t en", 1, "translates from en to de; give -s en -t de, or neither"),
+        ("--source-lang fr", 1, "dict.fr.txt: no such file; its folder must hold"),
+        ("--min-len 20", 1, "--min-len 20: is above the maximum length"),
+        ("--no-such-flag", 2, "unrecognized arguments: --no-such-flag"),
+        ("--user-dir no_such_folder", 2, "--user-dir no_such_folder: no such folder"),
+        ("--input-path missing", 1, "missing: cannot be read"),
+        ("--output-path nowhere/out", 1, "its folder cannot be written to"),
+        ("--output-path - --resume", 1, "--resume: needs an ordinary file"),
+        ("--trace -", 1, "--trace -: cannot go to standard output; name a file"),
+        ("--bpe subword_nmt --bpe-codes missing", 1, "--bpe subword_nmt: cannot be"),
+        ("--target-prefix word", 2, "--target-prefix word: the target dictionary has no word"),
+        ("--prefix-size 1", 2, "--prefix-size 1: is not supported here"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_errors_are_one_line(
     world: Path,
@@ -532,51 +371,17 @@ def test_errors_are_one_line(
     run: RunScript,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
+    flags: str,
     status: int,
     message: str,
 ) -> None:
     monkeypatch.chdir(world)
     out = tmp_path / "out.txt"
     out.write_text("precious\n")
-    assert run(*flags) == status
+    assert run(*flags.split()) == status
     assert message in one_error(capfd)
-    if flags[0] != "--max-len-a":  # a fault that only the input shows
-        assert out.read_text() == "precious\n"
+    assert out.read_text() == "precious\n"
     assert lines_of(world / "in.txt") == SENTENCES
-
-
-@pytest.mark.parametrize(
-    ("strategy", "missing", "message"),
-    [
-        ("specdec", "path", "--path: give the drafter"),
-        ("specdec", "AR_path", "--AR-path: give the verifier"),
-        ("AR", "AR_path", "--AR-path: give the verifier"),
-        ("AR", "path", None),
-        ("drafter", "AR_path", None),
-    ],
-)
-def test_models_that_a_strategy_needs(
-    run: RunScript,
-    capfd: pytest.CaptureFixture[str],
-    strategy: str,
-    missing: str,
-    message: str | None,
-) -> None:
-    status = run("--quiet", **{"strategy": strategy, missing: None})
-    if message is None:
-        assert status == 0
-    else:
-        assert status == 2
-        assert message in one_error(capfd)
-
-
-def test_a_drafter_that_needs_its_verifier(
-    world: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(strategy="drafter", path=str(world / "shared.pt"), AR_path=None) == 2
-    assert "--AR-path" in one_error(capfd)
-    assert run("--quiet", strategy="drafter", path=str(world / "shared.pt")) == 0
 
 
 def test_other_dictionaries(
@@ -595,7 +400,7 @@ def test_other_dictionaries(
 
 def test_data_directory(tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(data=tmp_path / "missing") == 1
-    assert "missing: no such folder" in one_error(capfd)
+    assert "missing" in one_error(capfd)
     make_dictionary().save(str(tmp_path / "dict.en.txt"))
     assert run(data=tmp_path) == 1
     assert "dict.de.txt: no such file" in one_error(capfd)
@@ -618,26 +423,6 @@ def test_languages(
     assert run("--quiet", data=tmp_path, **nameless) == 0
 
 
-def test_truncated_checkpoint(
-    world: Path, tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
-) -> None:
-    damaged = tmp_path / "damaged.pt"
-    damaged.write_bytes((world / "verifier.pt").read_bytes()[:5000])
-    assert run(AR_path=str(damaged)) == 1
-    assert "damaged.pt" in one_error(capfd)
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--beta", "9" * 20), ("--seed", "-" + "9" * 20)])
-def test_numbers_beyond_all_use_are_refused_by_their_flag(
-    run: RunScript, capsys: pytest.CaptureFixture[str], flag: str, value: str
-) -> None:
-    assert run(flag, value) == 2
-    assert (
-        capsys.readouterr().err
-        == f"inference.py: {flag} {value}: must be from -2147483647 to 2147483647\n"
-    )
-
-
 def test_user_dir_is_imported(tmp_path: Path, run: RunScript) -> None:
     folder = tmp_path / "users_own_plugin"
     folder.mkdir()
@@ -658,17 +443,6 @@ def test_no_space_left(run: RunScript, capfd: pytest.CaptureFixture[str]) -> Non
     assert "--trace /dev/full" in capfd.readouterr().err.splitlines()[-1]
     assert run(stats_json="/dev/full") == 1
     assert "--stats-json /dev/full" in capfd.readouterr().err.splitlines()[-1]
-
-
-def test_memory_of_the_gpu(
-    run: RunScript, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise torch.cuda.OutOfMemoryError("many\nlines")
-
-    monkeypatch.setattr(script, "load_translator", fail)
-    assert run("--batch", "7") == 1
-    assert "give a smaller --batch" in one_error(capfd)
 
 
 def test_nobody_listens(
@@ -717,29 +491,3 @@ def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: l
     assert err.splitlines() == [
         "inference.py: interrupted; the lines written so far are complete (see --resume)"
     ]
-
-
-def test_a_reader_that_has_had_enough(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    source = tmp_path / "in.txt"
-    source.write_text("\n".join(SENTENCES * 400) + "\n")
-    ours, theirs = os.pipe()
-    first: list[str] = []
-
-    def read() -> None:
-        with open(ours) as lines:
-            first.append(lines.readline())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with open(theirs, "w") as stdout, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", stdout)
-        assert run(input_path=str(source), output_path=None) == 0
-    reader.join(timeout=60)
-    assert first == [greedy[0] + "\n"]
-    assert capfd.readouterr().err == ""

@@ -16,8 +16,7 @@ from inference_runs import SENTENCES, RunScript, lines_of, one_error
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.lines import OutputLines
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
-from specdec_plugins.inference.trace_report import TraceTotals
+from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
 pytest_plugins = ["inference_runs"]
@@ -74,9 +73,9 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
     batches: list[list[str]] = []
     decode = Translator._decode
 
-    def noted(self: Translator, texts: list[str], sources: Any) -> Any:
-        batches.append(texts)
-        return decode(self, texts, sources)
+    def noted(self: Translator, items: list[Any]) -> Any:
+        batches.append([item.line.text for item in items])
+        return decode(self, items)
 
     monkeypatch.setattr(Translator, "_decode", noted)
     usual = {"batch": "2", "input_path": str(source), "strategy": "AR", "max_len_b": "3"}
@@ -212,39 +211,6 @@ def test_a_link_to_an_output_is_resumed_as_the_output_itself(
     real = tmp_path / "far" / "real"
     real.write_text("\n".join(greedy[:4]) + "\nw1")
     assert run("--resume", output_path=str(real)) == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_without_resume_the_output_is_overwritten(
-    run: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    (tmp_path / "out.txt").write_text("old\n" * 50)
-    assert run() == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_interrupted_and_resumed(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    write, written = OutputLines.write, []
-
-    def interrupt(self: OutputLines, text: str) -> None:
-        if self.path == str(tmp_path / "out.txt"):
-            if len(written) == 5:
-                raise KeyboardInterrupt
-            written.append(text)
-        write(self, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputLines, "write", interrupt)
-        assert run() == 130
-    assert "--resume" in one_error(capfd)
-    assert lines_of(tmp_path / "out.txt") == greedy[:5]
-    assert run("--resume") == 0
     assert lines_of(tmp_path / "out.txt") == greedy
 
 

@@ -1,15 +1,41 @@
-"""``specdec-train``: what fairseq is given, and what becomes of its complaints."""
+"""``specdec-train``: the flags of recipes, what fairseq is given, and its complaints."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 
-from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_reserved, with_plugin
+from specdec_plugins.cli.train import (
+    CONFIG,
+    PACKAGE,
+    TASK,
+    main,
+    save_dir_reserved,
+    with_plugin,
+    with_recipe,
+)
 from specdec_plugins.files.errors import InferenceError
+
+RECIPES = sorted(CONFIG.glob("*.yaml"))
+REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
+USUAL = ["bin", "--AR-path", "verifier.pt", "--drafter", "drafter.pt", "--save-dir", "out"]
+RECIPE = """
+task: {_name: translation_specdec, data: "???", total_up: "${optimization.max_update}"}
+model: {_name: transformer, encoder_normalize_before: true, encoder_layers: 3, dropout: 0.2}
+lr_scheduler: {_name: polynomial_decay, total_num_update: "${optimization.max_update}"}
+optimization: {lr: [0.002], max_update: 70}
+checkpoint: {no_epoch_checkpoints: true, save_dir: null}
+"""
+BOMB = "a: &a [x, x]\nb: &b [*a, *a]\ntask: {x: [*b, *b]}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +44,90 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     for name in ("RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
+
+
+def configured(argv: list[str]) -> Any:
+    """The configuration that fairseq-train makes of a command line."""
+    parser = options.get_training_parser()
+    args, unknown = options.parse_args_and_arch(parser, argv, parse_known=True)
+    assert unknown in ([], ["--drafter", "drafter.pt"])  # which heads have
+    return convert_namespace_to_omegaconf(args)
+
+
+def fields(part: Any) -> dict[str, Any]:
+    return vars(part) if isinstance(part, Namespace) else dict(part)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_flags_say_all_that_the_file_says(path: Path) -> None:
+    config = configured(with_recipe([*USUAL, "--recipe", path.stem]))
+    plain: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    for group, settings in plain.items():
+        part = fields(config[group])
+        for name, value in settings.items():
+            if value != "???":
+                other = REFERENCE.fullmatch(str(value))
+                value = fields(config[other[1]])[other[2]] if other else value
+                assert part[name] == value, f"{group}.{name}"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE, "utf-8")
+    return str(path)
+
+
+def test_flags_override(recipe: str) -> None:
+    def flags(*more: str) -> Any:
+        return configured(with_recipe(["bin", "--recipe", recipe, *more]))
+
+    assert with_recipe(["bin", "--lr", "-1"]) == ["bin", "--lr", "-1"]
+    config = flags("--encoder-layers", "5", "--lr", "0.5", "--max-update", "9")
+    assert (config.model.encoder_layers, config.optimization.lr) == (5, [0.5])
+    assert config.model.dropout == 0.2
+    # Settings that refer to another follow it.
+    assert config.lr_scheduler.total_num_update == config.task.total_up == 9
+    # Another kind takes none of the recipe's settings.
+    for given in (["--lr-scheduler", "inverse_sqrt"], ["--lr-scheduler=inverse_sqrt"]):
+        config = flags(*given)
+        assert config.lr_scheduler._name == "inverse_sqrt"
+        assert "total_num_update" not in config.lr_scheduler
+    assert flags("--lr-scheduler", "polynomial_decay").lr_scheduler.total_num_update == 70
+    config = flags("--arch", "block")
+    assert (config.model.arch, config.model.encoder_layers) == ("block", 6)
+    assert flags().model.encoder_normalize_before
+    config = flags("--no-encoder-normalize-before", "--epoch-checkpoints")
+    assert not config.model.encoder_normalize_before
+    assert not config.checkpoint.no_epoch_checkpoints
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- a\n",
+        "a: [\n",
+        "a: " + "[" * 10**5,
+        BOMB,
+        "\xff\xfe",
+        "task: 3\n",
+        "task: {left_pad_source: false}\n",
+        "model: {encoder: {layers: 3}}\n",
+        "model: {dropout: '${nowhere.x}'}\n",
+        "task:\n  AR_path: ???\nmodel: {init_encoder_from: '${task.AR_path}'}\n",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_file_that_is_no_recipe_is_named(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, "latin-1")
+    assert main(["bin", "--recipe", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"train.py: {path}: ")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -31,6 +141,8 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_plugin_is_found_wherever_it_is(argv: list[str]) -> None:
     own = ["--user-dir", str(PACKAGE), "--task", TASK]
     assert with_plugin(argv) == ["bin", "--lr", "-1", *own]
+    others = ["bin", "--user-dir", "mine", "--task", "translation"]
+    assert with_plugin(others) == others  # the plugin is imported all the same
 
 
 def test_the_plugin_is_found_in_a_folder_that_links_to_it(tmp_path: Path) -> None:
@@ -41,18 +153,15 @@ def test_the_plugin_is_found_in_a_folder_that_links_to_it(tmp_path: Path) -> Non
     assert "bin: no such file or folder" in done.stderr
 
 
-def test_another_user_dir_stays() -> None:
-    """The plugin is imported all the same."""
-    others = ["bin", "--user-dir", "mine", "--task", "translation"]
-    assert with_plugin(others) == others
-
-
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
         ("", 2, "give a folder of binarised text, and --recipe or --arch; see --help"),
+        ("bin --lr 1", 2, "give a folder of binarised text, and --recipe or --arch; see --help"),
         ("nowhere --arch block --max-tokens 9", 1, "nowhere: no such file or folder"),
-        ("nowhere --recipe none", 2, "--recipe none: no such recipe"),
+        ("nowhere -a block --max-tokens 9", 1, "nowhere: no such file or folder"),
+        ("nowhere --recipe none", 2, "--recipe none: no such recipe (multi30k_drafter, "),
+        ("bin --arch block --save-dir file", 1, "--save-dir file: cannot be written to (File ex"),
     ],
 )
 def test_complaints_are_a_line(
@@ -62,62 +171,29 @@ def test_complaints_are_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    Path("file").touch()
     monkeypatch.setattr(sys, "argv", ["train.py", *argv.split()])
     assert main() == status
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"train.py: {message}")
 
 
-def test_faults_of_flags_are_a_line_and_others_say_where(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def raises(message: str) -> None:
-        def cli_main() -> None:
-            raise ValueError(message)
-
-        monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
-        monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
-
-    raises("--start-p 2.0: must be between 0 and 1")
-    assert main() == 2
-    assert capsys.readouterr().err == "train.py: --start-p 2.0: must be between 0 and 1\n"
-    raises("math domain error")
-    with pytest.raises(ValueError, match="math domain"):
-        main()
-
-
-def test_another_model_in_the_folder_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """fairseq says that something does not fit, and not what."""
-
-    def cli_main() -> None:
-        try:
-            raise ValueError("the head was trained for --beta 1")
-        except ValueError:
-            raise Exception(
-                "Cannot load model parameters from checkpoint runs/head/a.pt; why"
-            ) from None
-
-    monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
-    monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
-    assert main() == 1
-    assert capsys.readouterr().err == (
-        "train.py: Cannot load model parameters from checkpoint runs/head/a.pt; why (the head was "
-        "trained for --beta 1); give another --save-dir to begin anew\n"
-    )
+UNFIT = Exception("Cannot load model parameters from checkpoint runs/head/a.pt; why")
+UNFIT.__context__ = ValueError("the head was trained for --beta 1")
 
 
 @pytest.mark.parametrize(
     ("raised", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (FloatingPointError("Minimum loss scale reached (0.0001)"), 1, "training went wrong (Min"),
         (FloatingPointError("gradients are Nan/Inf"), 1, "training went wrong (gradients are Nan"),
+        (ValueError("--start-p 2.0: must be between 0 and 1"), 2, "--start-p 2.0: must be"),
+        (UNFIT, 1, f"{UNFIT} (the head was trained for --beta 1); give another --save-dir"),
+        (ValueError("math domain error"), None, ""),  # of no flag: a traceback is of use
     ],
 )
-def test_what_ends_a_training_is_a_line(
+def test_the_end_of_a_training_is_a_line(
     raised: BaseException,
-    status: int,
+    status: int | None,
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -126,11 +202,15 @@ def test_what_ends_a_training_is_a_line(
         raise raised
 
     monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
-    monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
+    monkeypatch.setattr(sys, "argv", ["train.py", "bin", "--arch", "block"])
+    if status is None:
+        with pytest.raises(type(raised)):
+            main()
+        return
     assert main() == status
-    said = capsys.readouterr().err
-    assert said.startswith(f"train.py: {message}")
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"train.py: {message}")
+    assert error.count("\n") == 1
 
 
 def test_a_save_dir_belongs_to_one_training(tmp_path: Path) -> None:
@@ -156,15 +236,3 @@ def test_all_processes_of_a_distributed_training_share_it(monkeypatch: pytest.Mo
         monkeypatch.setenv("RANK", "0")
         with pytest.raises(InferenceError), save_dir_reserved(["bin"]):
             pass
-
-
-def test_a_save_dir_that_cannot_be_made_is_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["train.py", "bin", "--save-dir", "file"])
-    assert main() == 1
-    assert (
-        capsys.readouterr().err
-        == "train.py: --save-dir file: cannot be written to (File exists); name a folder of yours\n"
-    )

@@ -251,7 +251,7 @@ def test_errors_are_one_line(
     source.write_text("w1\n")
     good: list[str | Path] = [model, source, output]
     for arguments, status, message in (
-        ([*good, "--workers", "0"], 2, "--workers 0: must be at least 1"),
+        ([*good, "--workers", "0"], 2, "must be at least 1"),
         ([*good, "--batch", "0"], 2, "--batch 0: must be at least 1"),
         ([model, tmp_path / "nowhere", output], 1, "nowhere: cannot be read"),
         ([model, source, tmp_path], 1, "holds something else"),

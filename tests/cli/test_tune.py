@@ -1,4 +1,4 @@
-"""``specdec-tune``: what it finds is kept, told, and taken by those who leave the way open."""
+"""``specdec-tune``: what it finds is kept, told, and taken by those who leave the mode open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, as_tuned, load_translator
-from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table, table_path
+from specdec_plugins.inference.tuned_modes import (
+    Mode,
+    Table,
+    Timed,
+    describe,
+    save_table,
+    table_path,
+)
 
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3\n"
 
@@ -55,10 +62,10 @@ Keep = Callable[..., Table]
 
 @pytest.fixture
 def keep(settings: Settings) -> Keep:
-    """Keeps a table, fastest way first."""
+    """Keeps a table, fastest mode first."""
 
-    def run(*ways: Way, threads: int = 1, batch: int = 1, **key: Any) -> Table:
-        timed = [Timed(way, [float(place)]) for place, way in enumerate(ways, 1)]
+    def run(*modes: Mode, threads: int = 1, batch: int = 1, **key: Any) -> Table:
+        timed = [Timed(mode, [float(place)]) for place, mode in enumerate(modes, 1)]
         table = Table({**describe(settings, threads), **key}, "now", {batch: timed})
         save_table(table)
         return table
@@ -76,18 +83,18 @@ def test_the_fastest_way_is_found_and_taken(
     table = msgspec.json.decode(path.read_bytes(), type=Table)
     assert list(table.batches) == [1, 3]
     for timed in table.batches.values():
-        assert {one.way.tree for one in timed} == {0, *TREES}
+        assert {one.mode.tree for one in timed} == {0, *TREES}
         assert [len(one.milliseconds) for one in timed[:FINALISTS]] == [ROUNDS] * FINALISTS
         best = timed[0]
         assert best.middle == min(one.middle for one in timed if len(one.milliseconds) == ROUNDS)
-    assert f"Batch 3: {table.batches[3][0].way}." in told
+    assert f"Batch 3: {table.batches[3][0].mode}." in told
     assert told.count("\n| example.en, batch ") == 2
-    # Whoever leaves the way open goes it, and says so.
+    # Whoever leaves the mode open goes it, and says so.
     stats = tmp_path / "stats.json"
     output = ["--input-path", str(pair / "example.en"), "--stats-json", str(stats), "--quiet"]
     assert inference.main(flags(pair, *output)) == 0
     taken = json.loads(stats.read_text())["settings"]
-    best = table.batches[1][0].way
+    best = table.batches[1][0].mode
     expected = best.applied(settings)
     assert taken["controller"] == expected.controller.describe()
     assert taken["ar_backend"] == expected.ar_backend
@@ -97,9 +104,9 @@ def test_the_fastest_way_is_found_and_taken(
 
 
 def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> None:
-    keep(Way(6), Way())
+    keep(Mode(6), Mode())
     assert as_tuned(settings).controller == Tree(tree_nodes=6)
-    keep(Way(), Way(6))
+    keep(Mode(), Mode(6))
     assert as_tuned(settings).controller == NoDrafts()
     assert as_tuned(replace(settings, strategy="AR")).ar_backend == "ours"
     # What is said, or would depend on what took how long, stays.
@@ -116,7 +123,7 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
 
 
 def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Settings) -> None:
-    kept, dropped = Timed(Way(6), [3.0, 4.0, 5.0]), Timed(Way(), [3.5])
+    kept, dropped = Timed(Mode(6), [3.0, 4.0, 5.0]), Timed(Mode(), [3.5])
     save_table(Table(describe(settings, 1), "now", {1: [kept, dropped]}))
     assert as_tuned(settings, 1).controller == Tree(tree_nodes=6)
 
@@ -135,11 +142,13 @@ def test_ctranslate2_is_loaded_for_each_batch_size(
 
     monkeypatch.setattr(tuning, "load_translator", load)
     limited = replace(settings, limits=GenerationLimits(max_len_b=4), batch=1)
-    ways = [Way(), Way(ar_backend="ctranslate2")]
-    trial = tuning.Trial(limited, ways, lambda _: None)
+    modes = [Mode(), Mode(ar_backend="ctranslate2")]
+    trial = tuning.Trial(limited, modes, lambda _: None)
     trial.load()
     for batch in (1, 3):
-        assert {one.way for one in trial.run(batch, [Line(1, "w3 w4")] * 3, rounds=1)} == set(ways)
+        assert {one.mode for one in trial.run(batch, [Line(1, "w3 w4")] * 3, rounds=1)} == set(
+            modes
+        )
     assert loaded == [1, 3]
 
 
@@ -163,7 +172,7 @@ def test_ar_and_trees_of_a_trial_have_the_same_models(
         calls[noted[-1][0]] = count - noted[-1][1]
         noted.append((what, count))
 
-    trial = tuning.Trial(limited, [Way(), Way(4)], note)
+    trial = tuning.Trial(limited, [Mode(), Mode(4)], note)
     trial.load()
     trial.run(1, [Line(1, "w3 w4")], rounds=1)
     note("the end")
@@ -174,8 +183,8 @@ def test_ar_and_trees_of_a_trial_have_the_same_models(
 
 def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:
     prefixed = replace(settings, target_prefix="w1")
-    keep(Way(6))
-    keep(Way(ar_backend="ctranslate2"), Way(4), **describe(prefixed, 1))
+    keep(Mode(6))
+    keep(Mode(ar_backend="ctranslate2"), Mode(4), **describe(prefixed, 1))
     assert as_tuned(settings).controller == Tree(tree_nodes=6)
     assert as_tuned(prefixed).controller == Tree(tree_nodes=4)
 
@@ -183,8 +192,8 @@ def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) 
 def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
     settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec_plugins.inference.ways.is_installed", lambda: False)
-    keep(Way(ar_backend="ctranslate2"), Way(4))
+    monkeypatch.setattr("specdec_plugins.inference.ctranslate2.is_installed", lambda: False)
+    keep(Mode(ar_backend="ctranslate2"), Mode(4))
     for ruled_out in (settings, replace(settings, ar_backend="ours")):
         assert as_tuned(ruled_out).controller == Tree(tree_nodes=4)
 
@@ -192,10 +201,10 @@ def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
 def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(
     settings: Settings, keep: Keep
 ) -> None:
-    table = keep(Way(4), batch=8)
-    timed = {8: table.batches[8], 32: [Timed(Way(), [1.0])]}
+    table = keep(Mode(4), batch=8)
+    timed = {8: table.batches[8], 32: [Timed(Mode(), [1.0])]}
     table = Table(table.key, "now", timed)
-    assert [table.at(batch)[0].way.tree for batch in (1, 8, 31, 32, 99)] == [4, 4, 4, 0, 0]
+    assert [table.at(batch)[0].mode.tree for batch in (1, 8, 31, 32, 99)] == [4, 4, 4, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -204,20 +213,20 @@ def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(
 def test_what_is_damaged_is_not_believed(
     settings: Settings, keep: Keep, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = keep(Way(4))
+    table = keep(Mode(4))
     path = table_path(table.key)
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert as_tuned(settings) == settings
-    assert f"{path}: cannot be read" in caplog.text
+    assert f"{path}: cannot be used" in caplog.text
     assert "run specdec-tune again" in caplog.text
 
 
 def test_what_is_stale_or_of_others_is_not_believed(
     settings: Settings, keep: Keep, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(Way(4), threads=2)
-    keep(Way(4), processor="another")
+    keep(Mode(4), threads=2)
+    keep(Mode(4), processor="another")
     assert as_tuned(settings) == settings
     assert as_tuned(settings, threads=2).controller != settings.controller
     other = shutil.copytree(settings.data, tmp_path / "other")
@@ -226,16 +235,16 @@ def test_what_is_stale_or_of_others_is_not_believed(
     changed = replace(settings, path=str(other / "drafter.pt"))
     assert as_tuned(changed, threads=2) == changed
     assert "again" not in caplog.text
-    keep(Way(4), versions={"torch": "0"})
+    keep(Mode(4), versions={"torch": "0"})
     with caplog.at_level(logging.WARNING):
         assert as_tuned(settings) == settings
-    assert "was measured with other versions.torch" in caplog.text
+    assert "measured with other versions.torch" in caplog.text
 
 
 def test_what_is_to_be_found_out_is_not_given(
     pair: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--batch", "0"):
+    for given in ("--strategy", "AR"), ("--controller", "tree"):
         assert tune.main(flags(pair, *given)) == 2
         error = capfd.readouterr().err
         assert error.startswith("tune.py: --")

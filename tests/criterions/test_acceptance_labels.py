@@ -168,37 +168,6 @@ def test_sampling_labels_are_those_of_their_seeds() -> None:
     assert not torch.equal(one, other)
 
 
-def test_smaller_blocks_have_the_same_first_slot_label() -> None:
-    """A block of one slot is accepted or not: there is nothing else to be masked."""
-    drafter, verifier = make_pair("causal", 0)
-    batch = make_batch([6, 2, 9], vocabulary=8)
-    target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
-    cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 0, 1]])
-    labeller = AcceptanceLabeller(drafter, verifier, Scoring(RULES["relaxed"]), 1, PAD)
-    blocks = labeller(batch["net_input"], target, cuts)
-    assert blocks.draft.shape == (3, 3, 1)
-    assert blocks.decided.all()
-    assert torch.equal(blocks.survived[..., 0], blocks.accepted == 1)
-
-
-def test_what_else_is_in_the_batch_does_not_matter() -> None:
-    drafter, verifier = make_pair("causal", 1)
-    batch = make_batch([6, 2, 9], vocabulary=8)
-    target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
-    cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]])
-    labeller = AcceptanceLabeller(drafter, verifier, Scoring(RULES["relaxed"]), K, PAD)
-    together = labeller(batch["net_input"], target, cuts)
-    for row, length in enumerate([4, 2, 3]):
-        source = batch["net_input"]["src_tokens"][row]
-        alone = {"src_tokens": source[source != PAD][None], "src_lengths": torch.tensor([length])}
-        for block in range(3):
-            cut = together.cuts[row, block].view(1, 1)
-            single = labeller(alone, target[row : row + 1, :length], cut)
-            assert torch.equal(single.draft[0, 0], together.draft[row, block])
-            assert torch.equal(single.accepted[0, 0], together.accepted[row, block])
-            torch.testing.assert_close(single.states[0, 0], together.states[row, block])
-
-
 def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
     draft = torch.tensor([[[5, 6, 7, 8], [5, EOS, 7, 8], [5, EOS, 7, 8], [5, 6, 7, EOS]]])
     accepted = torch.tensor([[1, 2, 1, 4]])

@@ -20,17 +20,6 @@ from specdec_plugins.decoding.target_prefix import TargetPrefix
 EOS = 2
 
 
-def make(rows: int, precision: torch.dtype) -> Batch:
-    net_input: Any = make_batch([3] * rows)["net_input"]
-    prefix, limits = TargetPrefix.of(net_input, [9] * rows, 1, EOS)
-    return Batch(net_input, None, prefix, limits, 4, precision)
-
-
-def accepted(tokens: torch.Tensor, sources: torch.Tensor, counts: list[int]) -> Accepted:
-    last = [row[count - 1] for row, count in zip(tokens.tolist(), counts)]
-    return Accepted(tokens, sources, counts, counts, counts, last, [False] * len(counts))
-
-
 @pytest.mark.parametrize("host", [True, False])
 @examples(20)
 @given(
@@ -41,26 +30,28 @@ def accepted(tokens: torch.Tensor, sources: torch.Tensor, counts: list[int]) -> 
 def test_rows_grow(host: bool, steps: list[list[int]], dtype: torch.dtype, seed: int) -> None:
     torch.manual_seed(seed)
     rows, slots = 3, 4
-    batch = make(rows, torch.promote_types(dtype, torch.float32))
+    net_input: Any = make_batch([3] * rows)["net_input"]
+    batch = Batch(net_input, None, *TargetPrefix.of(net_input, [9] * rows, 1, EOS), 4)
+    assert batch.last == [EOS] * rows
     expected: list[list[tuple[int, float, list[float]]]] = [[] for _ in range(rows)]
     with patch.object(kernels, "is_host", lambda device: host):
         for counts in steps:
             tokens = torch.randint(4, 20, (rows, slots))
-            scores = torch.randn(rows, slots, dtype=batch.scores.dtype)
+            scores = torch.randn(rows, slots, dtype=torch.float64)
             # Not contiguous: states of more tokens were read.
             states = torch.randn(rows, slots + 1, 3).to(dtype)[:, 1:]
             sources = torch.stack([torch.randperm(slots) for _ in range(rows)])
-            draft = ChainDraft.of(tokens)
-            result = batch.commit(draft, accepted(tokens, sources, counts), scores, states, True)
-            assert result.last == batch.last.tolist()
+            last = [row[count - 1] for row, count in zip(tokens.tolist(), counts)]
+            accepted = Accepted(tokens, sources, counts, counts, counts, last, [False] * rows)
+            result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
+            assert result.last == batch.last
             for row, count in enumerate(counts):
                 features = states[row, sources[row, :count]].tolist()
                 added = zip(tokens[row, :count].tolist(), scores[row, :count].tolist(), features)
                 expected[row] += added
     for row, triples in enumerate(expected):
-        tokens_of, scores_of, features_of = zip(*triples)
-        end = batch.lengths[row]
-        assert batch.tokens[row, : end + 1].tolist() == [EOS, *tokens_of]
-        assert batch.scores[row, 1 : end + 1].tolist() == list(scores_of)
+        tokens_of, scores_of, features_of = map(list, zip(*triples))
+        assert batch.tokens[row] == tokens_of
+        assert batch.scores[row] == scores_of
         assert batch.features is not None
-        assert batch.features[row, :end].tolist() == list(features_of)
+        assert batch.features[row, : batch.lengths[row]].tolist() == features_of

@@ -118,32 +118,6 @@ def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None
             assert scores.choose()[0, : end - begin].tolist() == tokens[begin:end]
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
-def test_statistics(kind: str) -> None:
-    generator = alone(make_drafter(kind), 3, max_len_b=20)
-    hypotheses = [h for (h,) in generator.generate([], make_batch([4, 2, 6, 3]))]
-    statistics = generator.statistics
-    assert statistics.sentences == len(statistics.latencies) == 4
-    assert statistics.committed_tokens == sum(len(h["tokens"]) for h in hypotheses)
-    assert statistics.accepted_tokens == statistics.committed_tokens
-    assert statistics.bonus_tokens == 0
-    assert statistics.steps == sum(h["steps"] for h in hypotheses)
-    assert sum(statistics.acceptance_histogram) == statistics.steps
-    assert statistics.drafted_tokens == 3 * statistics.steps
-    # The verifier runs only for its states.
-    assert statistics.verifier_calls == (statistics.steps if "features" in kind else 0)
-    seconds = statistics.report()["seconds"]
-    assert 0 < seconds["encode"] + seconds["draft"] + seconds["verify"] < seconds["total"]
-
-
-def test_never_drafts_pad() -> None:
-    drafter = make_drafter("causal")
-    with torch.no_grad():
-        drafter.decoder.output_projection.weight[PAD] *= 50
-    for (hypothesis,) in alone(drafter, max_len_b=20).generate([], make_batch([4, 7])):
-        assert PAD not in hypothesis["tokens"]
-
-
 def test_stops_at_the_end_of_a_learned_position_table() -> None:
     drafter = make_drafter("block")
     with torch.no_grad():
@@ -162,18 +136,3 @@ def test_a_block_that_was_not_trained_is_refused(paired: bool, k: int) -> None:
         build_generator(VERIFIER, drafter, DICTIONARY, block_size=k) if paired else alone(
             drafter, k
         )
-
-
-@pytest.mark.parametrize("kind", ["causal, shared encoder", "causal, features"])
-def test_a_drafter_that_reads_its_verifier_needs_it(kind: str) -> None:
-    drafter = DRAFTERS[kind]()
-    with pytest.raises(ValueError, match="--AR-path"):
-        build_drafter_alone(drafter, None, DICTIONARY)
-    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).block_size == 4
-    assert drafter.verifier is VERIFIER
-
-
-def test_the_drafter_alone_has_the_generators_limits() -> None:
-    generator = alone(make_drafter("causal"), max_len_a=0.5, max_len_b=2, min_len=4)
-    with pytest.raises(ValueError, match="--min-len 4: is above the maximum length of a source"):
-        generator.generate([], make_batch([6, 2]))

@@ -90,15 +90,6 @@ def test_each_row_begins_with_its_own(
             assert hypothesis["forced"] == len(words)
 
 
-def test_what_is_forced_takes_one_pass_of_the_verifier_and_none_of_the_drafter() -> None:
-    generator = specdec("causal, features", max_len_b=3)
-    forced = prefixes(WORDS, WORDS)
-    _, told = counted(generator, make_batch([5, 3], seed=1), prefix_tokens=forced)
-    # Where the maximum leaves nothing but EOS.
-    assert (told.forced_tokens, told.committed_tokens, told.accepted_tokens) == (6, 2, 0)
-    assert (told.steps, told.verifier_calls, told.drafter_calls) == (2, 4, 2)
-
-
 @pytest.mark.parametrize("name", [None, "block", "causal, features"])
 def test_pad_leaves_a_row_free(name: str | None) -> None:
     batch = make_batch(LENGTHS, seed=1)
@@ -124,15 +115,6 @@ def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_
     assert all(len(h["tokens"]) >= 8 for h in longer)
 
 
-def test_a_free_row_may_end_within_the_prefix_of_another() -> None:
-    """With a verifier that takes EOS at once."""
-    eager = verifier(seed=11)
-    eager.decoder.output_projection.weight[EOS] *= 40
-    batch, forced = make_batch(LENGTHS, seed=3), prefixes([], [7, 8], [], [])
-    found, _ = counted(specdec(None, model=eager, min_len=2), batch, prefix_tokens=forced)
-    assert {len(h["tokens"]) for h in found} & {1, 2}
-
-
 @pytest.mark.parametrize("name", [None, "causal"])
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 def test_the_maximum_length_wins(name: str | None, most: int) -> None:
@@ -141,12 +123,6 @@ def test_the_maximum_length_wins(name: str | None, most: int) -> None:
     found, _ = counted(generator, make_batch(LENGTHS, seed=3), prefix_tokens=forced)
     assert [h["forced"] for h in found] == [min(most, 3), 0, 1, 1]
     assert len(found[0]["tokens"]) == most + 1
-
-
-def test_unknown_words_cost_their_penalty_within_a_prefix() -> None:
-    forced = prefixes([3, 7], [3], [7, 3], [])
-    generator = specdec("causal", unkpen=1.5, temperature=0.7)
-    counted(generator, make_batch(LENGTHS, seed=3), prefix_tokens=forced)
 
 
 @pytest.mark.parametrize("name", [None, "block", "causal, all shared"])

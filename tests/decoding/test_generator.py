@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, vary_output
-from drafters import SIZES, make_block, make_causal
+from drafters import SIZES
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModel
 from hypothesis import given
@@ -27,11 +27,9 @@ from strict import (
     check_beam1,
     one_row,
     specdec,
-    verifier,
 )
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 
@@ -133,18 +131,6 @@ def test_verifiers_of_every_shape(shape: str, rows: list[int]) -> None:
     assert 0 < generator.statistics.accepted_tokens < generator.statistics.drafted_tokens
 
 
-def test_the_verifier_ends_its_targets_at_many_lengths() -> None:
-    """Or else the tests below would show little."""
-    lengths, unknown = set(), 0
-    for seed in range(6):
-        batch = make_batch([5, 3, 9, 1, 7, 2, 8], seed=seed)
-        for hypothesis in beam1(verifier(), batch, GenerationLimits(max_len_b=25)):
-            lengths.add(len(hypothesis["tokens"]))
-            unknown += int(UNK in hypothesis["tokens"])
-    assert len(lengths) > 5
-    assert unknown > 5
-
-
 @examples(60)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
@@ -175,14 +161,6 @@ def test_a_batch_is_its_rows_one_by_one(name: str | None, rule: AcceptanceRule) 
         torch.testing.assert_close(
             alone["positional_scores"], together["positional_scores"], atol=1e-9, rtol=0
         )
-
-
-def test_a_drafter_with_fewer_positions_than_the_verifier_only_drafts_worse() -> None:
-    for make in (make_block, make_causal):
-        short = make(make_task(block_size=K), max_target_positions=6, decoder_learned_pos=True)
-        limits = GenerationLimits(max_len_b=20)
-        generator = build_generator(verifier(), short, DICTIONARY, block_size=K, limits=limits)
-        check_beam1(generator, make_batch([5, 3, 9], seed=1))
 
 
 @pytest.mark.parametrize("token", [BOS, PAD, EOS, UNK, 5])

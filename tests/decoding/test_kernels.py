@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
-import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numba
-import pytest
-from numba.core.caching import IndexDataCacheFile
-
-from specdec_plugins.decoding.kernels import compiled
 
 PROGRAM = """
 from specdec_plugins.decoding.kernels import compiled
@@ -25,23 +14,6 @@ def twice(number):
     return 2 * number
 print(twice(21))
 """
-
-
-@pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Path], list[Path]]:
-    """Runs the program anew; returns what is kept of it in a folder."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-
-    def run_program(cache: Path) -> list[Path]:
-        monkeypatch.setattr(numba.config, "CACHE_DIR", str(cache))
-        runpy.run_path(str(program))
-        assert capsys.readouterr().out == "42\n"
-        return sorted(cache.rglob("*.nbc"))
-
-    return run_program
 
 
 SLOW = """
@@ -76,44 +48,3 @@ def test_processes_that_compile_at_once_keep_all(tmp_path: Path) -> None:
     ]
     assert [process.communicate()[0] for process in processes] == ["42\n", "42.0\n"]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
-
-
-def test_without_a_folder_to_keep_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    njit = numba.njit
-
-    def without_folders(cache: bool = False, **options: Any) -> Any:
-        def refuse(function: Any) -> Any:
-            raise RuntimeError("cannot cache function: no locator available")
-
-        return refuse if cache else njit(**options)
-
-    monkeypatch.setattr(numba, "njit", without_folders)
-    assert compiled(lambda number: 2 * number)(21) == 42
-
-
-def test_the_compiler_is_quiet_whatever_the_level(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    for name in ("numba", "filelock"):
-        assert logging.getLogger(name).getEffectiveLevel() == logging.WARNING
-
-
-def test_what_is_compiled_is_kept(run: Callable[[Path], list[Path]], tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    (first,) = run(cache)
-    stamp = first.stat().st_mtime_ns
-    assert run(cache) == [first]
-    assert first.stat().st_mtime_ns == stamp
-
-
-def test_a_disk_that_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A run goes on with what it has compiled."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-
-    def fail(self: object, overloads: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(IndexDataCacheFile, "_save_index", fail)
-    assert compiled(lambda number: 2 * number)(21) == 42
-    assert "cannot be written (No space left on device); not kept" in caplog.text

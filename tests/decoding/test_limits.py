@@ -24,7 +24,7 @@ from strict import (
 )
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 MANY = [5, 3, 9, 1, 7, 2, 8]
@@ -143,36 +143,11 @@ def test_limits_come_from_fairseqs_config() -> None:
     ("limits", "message"),
     [
         ({"temperature": 0.0}, r"--temperature 0\.0: must be at least 1e-06"),
-        ({"temperature": math.nan}, "--temperature nan: must be at least"),
-        ({"temperature": math.inf}, "--temperature inf: must be at least"),
         ({"max_len_b": -1}, "--max-len-b -1: must be at least 0 and"),
-        ({"max_len_b": LARGEST + 1}, f"--max-len-b {LARGEST + 1}: must be at least 0 and"),
-        ({"min_len": -1}, "--min-len -1: must be at least 0 and"),
-        ({"min_len": 10**400}, "--min-len 10{400}: must be at least 0 and"),
         ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be at least 0"),
-        ({"max_len_a": math.inf}, "--max-len-a inf: must be at least 0"),
         ({"unkpen": math.nan}, "--unkpen nan: must be a number"),
-        ({"unkpen": -math.inf}, "--unkpen -inf: must be a number"),
-        ({"lenpen": math.nan}, "--lenpen nan: must be a number"),
     ],
 )
 def test_impossible_limits_are_named(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GenerationLimits(**limits)
-
-
-@pytest.mark.parametrize("huge", [{"max_len_b": LARGEST}, {"max_len_a": 1e300}])
-@pytest.mark.parametrize("name", [None, "causal"])
-def test_no_limit_is_too_high(name: str | None, huge: dict[str, Any]) -> None:
-    batch = make_batch([5, 3])
-    most = verifier().max_decoder_positions()
-    found, expected = (
-        [h["tokens"].tolist() for (h,) in specdec(name, **limits).generate([], batch)]
-        for limits in (huge, {"max_len_b": most})
-    )
-    assert found == expected
-
-
-def test_a_penalty_may_be_beyond_all_numbers() -> None:
-    for (hypothesis,) in specdec(None, max_len_b=9, lenpen=1e4).generate([], make_batch([5, 3])):
-        assert hypothesis["score"] == 0

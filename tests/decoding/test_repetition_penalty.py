@@ -29,7 +29,7 @@ from torch import Tensor
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import GenerationLimits, penalised
+from specdec_plugins.decoding.limits import GenerationLimits
 
 pytestmark = [pytest.mark.usefixtures("exact_softmax"), pytest.mark.no_cover]
 
@@ -147,65 +147,3 @@ def test_a_penalty_of_one_is_stock_search() -> None:
     limits = GenerationLimits(max_len_b=MOST)
     expected = [tokens for tokens, _ in all_greedy(batch, limits)]
     assert [hypothesis["tokens"].tolist() for hypothesis in found] == expected
-
-
-def test_there_are_fewer_repetitions() -> None:
-    batch = make_batch([5, 3, 9, 7, 2, 8], seed=3)
-
-    def repeated(penalty: float) -> int:
-        generator = specdec("causal", max_len_b=20, repetition_penalty=penalty)
-        outputs = [h["tokens"].tolist() for (h,) in generator.generate([], batch)]
-        return sum(len(tokens) - len(set(tokens)) for tokens in outputs)
-
-    assert repeated(0.5) > repeated(1.0) > repeated(1.5)
-
-
-@given(
-    seed=st.integers(0, 99),
-    rows=st.integers(1, 3),
-    slots=st.integers(0, 5),
-    width=st.integers(0, 6),
-    penalty=PENALTIES,
-    dtype=st.sampled_from([torch.float64, torch.float32]),
-)
-def test_each_place_sees_what_is_before_it(
-    seed: int, rows: int, slots: int, width: int, penalty: float, dtype: torch.dtype
-) -> None:
-    """In random trees; whatever stands after a row's length, or beside a node, is not looked at."""
-    torch.manual_seed(seed)
-    vocabulary = 7
-    scores = (3 * torch.randn(rows, slots + 1, vocabulary, dtype=torch.float64)).to(dtype)
-    committed = torch.randint(vocabulary, (rows, width))
-    lengths = torch.randint(width + 1, (rows,))
-    drafted = torch.randint(vocabulary, (rows, slots))
-    ancestors = torch.eye(slots + 1, dtype=torch.bool).repeat(rows, 1, 1)
-    for row in range(rows):
-        for node in range(1, slots + 1):
-            ancestors[row, node] |= ancestors[row, int(torch.randint(node, ()))]
-    found = penalised(scores, penalty, committed, lengths, drafted, ancestors)
-    assert found.dtype == dtype
-    for row in range(rows):
-        before = committed[row, : lengths[row]].tolist()
-        for place in range(slots + 1):
-            way = [n for n in range(1, place + 1) if ancestors[row, place, n]]
-            tokens = before + [int(drafted[row, n - 1]) for n in way]
-            expected = penalise(scores[row, place].to(found.dtype), tokens, penalty)
-            torch.testing.assert_close(found[row, place], expected)
-
-
-@pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf, 1e7])
-def test_impossible_penalties(penalty: float) -> None:
-    message = f"--repetition-penalty {penalty}: must be at least 1e-06 and at most 1000000"
-    with pytest.raises(ValueError, match=message):
-        GenerationLimits(repetition_penalty=penalty)
-
-
-@pytest.mark.parametrize("penalty", [1e-6, 1e6])
-def test_the_furthest_penalties(penalty: float) -> None:
-    """Scores stay numbers, whatever they are divided by."""
-    for temperature in (1e-6, 1.0):
-        limits = {"repetition_penalty": penalty, "temperature": temperature}
-        for (hypothesis,) in specdec("causal", max_len_b=9, **limits).generate(
-            [], make_batch([5, 3])
-        ):
-            assert not hypothesis["positional_scores"].isnan().any()

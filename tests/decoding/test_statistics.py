@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_result
 
-from specdec_plugins.decoding import results
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -93,15 +91,6 @@ def test_quantiles_are_nearest_ranks(latencies: list[float]) -> None:
         assert sum(m <= value for m in milliseconds) >= part * len(milliseconds)
         assert sum(m < value for m in milliseconds) < part * len(milliseconds)
     assert found["mean"] == pytest.approx(math.fsum(milliseconds) / len(milliseconds))
-
-
-def test_a_latency_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "wait_for", lambda device: time.sleep(0.01))
-    statistics = DecodingStatistics()
-    found = results.Results(1, GenerationLimits(), statistics)
-    found.step(make_result([0], [0], [0]))
-    found.finish(0, torch.tensor([2]), torch.zeros(1))
-    assert sum(statistics.latencies) >= 0.01
 
 
 def test_stopwatch_adds_up_by_phase() -> None:

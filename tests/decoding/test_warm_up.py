@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 import torch
 from conftest import examples, make_batch
 from controlled import HEAD, K, drafter, verifier
@@ -15,7 +14,6 @@ from scripted import DICTIONARY
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.controllers.simple import Heuristic
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import LONGEST, warm_up
@@ -86,21 +84,6 @@ def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     assert outputs(warmed) == expected
 
 
-def test_what_was_learnt_stays_as_it_was() -> None:
-    generator = build_generator(
-        verifier(),
-        drafter("causal"),
-        DICTIONARY,
-        block_size=K,
-        limits=GenerationLimits(max_len_b=20),
-        engines=Engines.both(Noting()),
-        controller=Heuristic(remember_draft=True),
-    )
-    before = generator.controller.start(1)
-    warm_up(generator, DICTIONARY, 1, 1024)
-    assert generator.controller.start(1) == before
-
-
 def test_common_sizes_are_met() -> None:
     engine = Noting()
     generator = make("constant", engine)
@@ -113,17 +96,3 @@ def test_common_sizes_are_met() -> None:
     generator.generate([], make_batch([4], seed=1))
     first = {shapes for shapes in engine.met if shapes[0] == "EncoderStep"}
     assert first <= before
-
-
-@pytest.mark.parametrize("positions", [4, 17])
-def test_no_longer_than_the_encoder_takes(positions: int) -> None:
-    engine = Noting()
-    warm_up(make("constant", engine), DICTIONARY, 1, positions)
-    longest = max(shapes[1][1] for shapes in engine.met if shapes[0] == "EncoderStep")
-    assert longest <= engine.sizes.source(positions)
-
-
-def test_nothing_to_do() -> None:
-    assert warm_up(make("constant", EagerEngine("float64")), DICTIONARY, 2, 1024) == 0
-    prepared = make("oracle", Noting())
-    assert warm_up(prepared, DICTIONARY, 2, 1024) == 0

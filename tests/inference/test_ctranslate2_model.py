@@ -17,7 +17,7 @@ from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.ctranslate2_model import convert_verifier
+from specdec_plugins.inference.ctranslate2 import convert_verifier
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, dict[str, Any]] = {
@@ -104,14 +104,10 @@ def test_the_shipped_pair_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"activation_fn": "tanh"}, "--activation-fn tanh"),
-        ({"no_token_positional_embeddings": True}, "--no-token-positional-embeddings"),
-    ],
+    "option", [{"activation_fn": "tanh"}, {"no_token_positional_embeddings": True}]
 )
-def test_what_it_cannot_take_is_named(tmp_path: Path, option: dict[str, Any], message: str) -> None:
+def test_a_model_that_it_cannot_take(tmp_path: Path, option: dict[str, Any]) -> None:
     verifier, words = make_verifier(**option).float(), make_dictionary()
-    with pytest.raises(InferenceError, match=rf"cannot take this verifier \({message}\)"):
+    with pytest.raises(InferenceError, match="cannot take this verifier"):
         convert_verifier(verifier.requires_grad_(False), words, words, tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -65,8 +65,8 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     translator: Any = SimpleNamespace(
         engine="cuda-graphs and eager",
         threads=1,
-        engine_fallbacks=["--trace tells of every draft"],
-        arithmetic="float32",
+        runner=SimpleNamespace(fallbacks=["--trace tells of every draft"]),
+        precision="float32",
         not_by_ctranslate2=None,
         settings=settings,
         statistics=DecodingStatistics(),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +14,11 @@ from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
-from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Auto
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import load_translator
-from specdec_plugins.inference.loading import LARGE_BATCH
-from specdec_plugins.inference.translator import Translator
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 pytest_plugins = ["inference_runs"]
@@ -97,9 +93,9 @@ def test_windows_change_nothing(world: Path, greedy: list[str], window: int) -> 
     lines = [line for sentence in SENTENCES for line in (sentence, "")]
     results = list(translator.translate(lines, window))
     assert [result.text for result in results[::2]] == greedy
-    assert all(r.text == "" and r.tokens == 0 and not r.accepted for r in results[1::2])
+    assert all(r.text == "" and not r.tokens and not r.accepted for r in results[1::2])
     for result in results[::2]:
-        assert result.tokens - sum(result.accepted) in range(len(result.accepted) + 1)
+        assert len(result.tokens) - sum(result.accepted) in range(len(result.accepted) + 1)
     assert translator.statistics.sentences == len(SENTENCES)
 
 
@@ -108,7 +104,7 @@ def test_beam_search_is_counted_by_sentence(world: Path) -> None:
     results = list(translator.translate(SENTENCES))
     statistics = translator.statistics
     # Greedy search makes one pass a token.
-    assert statistics.steps == statistics.committed_tokens == sum(r.tokens for r in results)
+    assert statistics.steps == statistics.committed_tokens == sum(len(r.tokens) for r in results)
     assert translator.block_size is None
 
 
@@ -118,34 +114,30 @@ def test_nothing_is_recorded_unasked(world: Path) -> None:
     assert translator.generator.observers == []  # type: ignore[attr-defined]
 
 
-def test_lines_that_are_none(world: Path) -> None:
+def test_lines_of_a_program(world: Path) -> None:
     translator = load_translator(make_settings(world))
     with pytest.raises(TypeError, match="lines: is one string; give a list of them"):
         translator.translate("w1 w2")
-    with pytest.raises(TypeError, match="line 2: is not a string, but of type int"):
-        list(translator.translate(["w1", 3]))  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="line 1: holds a line feed; give its lines one"):
-        list(translator.translate(["w1\nw2"]))
-    expected = [one.text for one in translator.translate(["w1", "w2"])]
-    assert [one.text for one in translator.translate(["w1\n", "w2\r\n"])] == expected
+    expected = [result.text for result in translator.translate(["w1", "w2 w3"])]
+    assert [result.text for result in translator.translate(["w1\n", "w2\nw3\r\n"])] == expected
 
 
-def test_a_large_batch_on_a_cpu_is_warned_of(world: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where drafts are made all the same: of strict output auto makes none then."""
-    caplog.set_level(logging.WARNING)
-    relaxed = RelaxedRule(3, 1.0)
-    for batch, controller, rule in (
-        (LARGE_BATCH - 1, "auto", relaxed),
-        (LARGE_BATCH, "tree", relaxed),
-        (LARGE_BATCH, "auto", StrictRule()),
-    ):
-        options = CONTROLLERS[controller]()
-        load_translator(make_settings(world, batch=batch, controller=options, rule=rule))
-    assert not caplog.records
-    options = Auto()
-    load_translator(make_settings(world, batch=LARGE_BATCH, controller=options, rule=relaxed))
-    (warning,) = [record.message for record in caplog.records]
-    assert warning.startswith(f"--batch {LARGE_BATCH}: on a CPU speculation mostly takes longer")
+def test_a_translation_tells_tokens_and_score(world: Path) -> None:
+    expected = load_translator(make_settings(world, strategy="fairseq", beam=1))
+    translator = load_translator(make_settings(world, keep_bpe=True))
+    for result, other in zip(translator.translate(SENTENCES), expected.translate(SENTENCES)):
+        assert result.tokens == other.tokens
+        assert result.tokens[-1] == "</s>"
+        assert " ".join(result.tokens[:-1]) == result.text
+        assert result.score == pytest.approx(other.score, abs=1e-4)
+    assert re.fullmatch(
+        r"9 sentences in \d+\.\d s, \d\.\d tokens a step", str(translator.statistics)
+    )
+
+
+def test_a_folder_is_enough(world: Path) -> None:
+    settings = Settings.of_model(world)
+    assert load_translator(str(world)).settings.ar_path == settings.ar_path
 
 
 def test_settings_are_checked_without_a_command_line(world: Path) -> None:
@@ -153,25 +145,3 @@ def test_settings_are_checked_without_a_command_line(world: Path) -> None:
         make_settings(world, strategy="beam")
     with pytest.raises(ValueError, match="--precision int4"):
         make_settings(world, precision="int4")
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "named"),
-    [
-        ("cuda:0", "float32", "float32 with TF32 products"),
-        ("cuda:0", "float16", "float16"),
-        ("cpu", "float32", "float32"),
-    ],
-)
-def test_torchs_tf32_is_named_where_it_counts(device: str, precision: str, named: str) -> None:
-    none: Any = None
-    settings: Any = SimpleNamespace(device=device)
-    runner: Any = SimpleNamespace(name="eager", precision=precision, fallbacks=[])
-    translator = Translator(settings, none, none, runner)
-    assert translator.arithmetic == precision
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert translator.arithmetic == named
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -17,7 +17,7 @@ from jobs import Numberer
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lock import LOCK, work_folder
-from specdec_plugins.files.output import JsonObject, differences
+from specdec_plugins.files.output import JsonObject, differing
 from specdec_plugins.inference import Settings
 from specdec_plugins.jobs.corpus import (
     FOLDER,
@@ -217,11 +217,11 @@ class TestAnotherJobIsRefused:
             options = AcceptanceHeadController(acceptance_head=str(tmp_path / name))
             described.append(describe_job([], make_settings(model, controller=options), 1, 2))
         assert described[0] == described[1]
-        assert list(differences(described[0], described[2])) == ["models.acceptance_head"]
+        assert differing(described[0], described[2]) == "models.acceptance_head"
 
 
 def test_differences() -> None:
     first = {"a": 1, "b": {"c": [1], "d": {"e": 2}}, "f": None}
-    assert list(differences(first, json.loads(json.dumps(first)))) == []
+    assert differing(first, json.loads(json.dumps(first))) == ""
     other = {"a": 1, "b": {"c": [2], "d": 3}, "g": 4}
-    assert list(differences(first, other)) == ["b.c", "b.d", "g"]
+    assert differing(first, other) == "b.c, b.d, g"

@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier
+from conftest import make_dictionary, make_task, make_verifier
 from drafters import CAUSAL as VARIANTS
 from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
-from scripted import traced
 
 from specdec_plugins.data.block_mask import sample_cuts
-from specdec_plugins.decoding.controllers.simple import Constant
-from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
@@ -82,59 +75,6 @@ def test_a_block_does_not_know_what_follows_the_cut(name: str) -> None:
     changed = every_slots_logits(model, source, lengths, before, cuts)
     assert not torch.allclose(changed[0], found[0][0])
     assert torch.equal(changed[1], found[0][1])
-
-
-class Pausing(Constant):
-    """Drafts at every other step only."""
-
-    def observe(self, result: StepResult) -> list[int]:
-        lengths = super().observe(result)
-        return [0 if drafted else most for drafted, most in zip(result.drafted, lengths)]
-
-
-def decode(
-    model: Any, verifier: Any, lengths: list[int], k: int, pauses: bool = False
-) -> tuple[Any, Any, list[Any]]:
-    """Translate; returns the sources, the outputs and, of every draft, its row, cut and tokens."""
-    dictionary = make_dictionary()
-    model.attach_verifier(verifier)
-    generator = traced(
-        SpeculativeGenerator(
-            verifier,
-            CachedDrafter(model, EagerEngine()),
-            dictionary,
-            Pausing(max_draft=k) if pauses else Constant(max_draft=k),
-            limits=GenerationLimits(max_len_b=14),
-        )
-    )
-    batch = make_batch(lengths, seed=3)
-    hypotheses = [hypothesis for (hypothesis,) in generator.generate([], batch)]
-    steps = []
-    for row, hypothesis in enumerate(hypotheses):
-        cut = 0
-        for step in hypothesis["trace"]:
-            if step.drafted:
-                steps.append((row, cut, [dictionary.index(symbol) for symbol in step.drafted]))
-            cut += step.committed
-    return batch["net_input"], [h["tokens"] for h in hypotheses], steps
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("k", "pauses"), [(1, False), (3, True), (6, False)])
-@pytest.mark.parametrize("name", ["block", *VARIANTS])
-def test_decoding_drafts_what_the_training_pass_predicts(name: str, k: int, pauses: bool) -> None:
-    task = task_with_verifier(k)
-    make = make_block if name == "block" else make_causal
-    model: Any = make(task, **VARIANTS.get(name, {"decoder_learned_pos": True}))
-    net_input, outputs, steps = decode(model, task.verifier, [5, 3, 9, 1, 7], k, pauses)
-    target = torch.nn.utils.rnn.pad_sequence(outputs, batch_first=True, padding_value=PAD)
-    assert len(steps) > len(outputs) == len({row for row, *_ in steps})
-    index = torch.tensor([row for row, *_ in steps])
-    cuts = torch.tensor([[cut] for _, cut, _ in steps])
-    sources = net_input["src_tokens"][index], net_input["src_lengths"][index]
-    logits = every_slots_logits(model, *sources, target[index], cuts)[:, 0]
-    logits[..., PAD] = -torch.inf
-    assert [drafted for *_, drafted in steps] == logits.argmax(-1).tolist()
 
 
 def test_the_decoders_input_is_the_verifiers() -> None:
@@ -201,48 +141,6 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     assert not states[0].requires_grad
     slot_logits(output).square().mean().backward()
     assert all(parameter.grad is None for parameter in verifier.encoder.parameters())
-
-
-def test_a_shared_encoder_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = drafter_of("all of the verifier")
-    calls = []
-    forward = model.verifier.encoder.forward
-    monkeypatch.setattr(
-        model.verifier.encoder, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k)
-    )
-    model(*inputs([9, 7], [[4], [0]]))
-    assert len(calls) == 1
-
-
-def test_verifier_features_change_the_output() -> None:
-    model = drafter_of("features")
-    arguments = inputs([9, 7], [[4], [0]])
-    logits = slot_logits(model(*arguments))
-    with torch.no_grad():
-        model.verifier.decoder.layers[0].fc1.weight.mul_(-1)
-    changed = slot_logits(model(*arguments))
-    assert not torch.allclose(changed[0], logits[0])
-    # An empty prefix has no features.
-    assert torch.equal(changed[1], logits[1])
-
-
-@pytest.mark.parametrize(
-    ("layers", "features", "message"),
-    [
-        ("1", False, "--verifier-feature-layers 1: needs --verifier-features"),
-        ("0", True, "--verifier-feature-layers 0: must be numbers of layers, from 1 on"),
-        ("1,last", True, "--verifier-feature-layers 1,last: must be numbers of layers"),
-    ],
-)
-def test_layers_that_cannot_be_read(layers: str, features: bool, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_causal(verifier_features=features, verifier_feature_layers=layers)
-
-
-def test_layers_that_are_wider_than_the_output() -> None:
-    model = make_causal(verifier_features=True, verifier_feature_layers="1", verifier_embed_dim=8)
-    with pytest.raises(ValueError, match="not as wide as its output; leave it out"):
-        model.attach_verifier(make_verifier(decoder_output_dim=8))
 
 
 def test_features_of_several_layers() -> None:
@@ -316,21 +214,6 @@ def test_a_width_that_does_not_fit_the_verifier_is_named(
         model.attach_verifier(make_verifier())
 
 
-@pytest.mark.parametrize("name", ["shared encoder", "features"])
-def test_a_missing_verifier_is_named(name: str) -> None:
-    model = make_causal(**VARIANTS[name])
-    with pytest.raises(ValueError, match="needs its verifier: give it with --AR-path"):
-        model(*inputs([9], [[4]]))
-
-
-def test_other_dictionaries_cannot_share_one_table() -> None:
-    task = make_task()
-    task.target_dictionary = make_dictionary(21)
-    with pytest.raises(ValueError, match="--share-all-embeddings requires a joined dictionary"):
-        make_causal(task, share_all_embeddings=True)
-    assert make_causal(task).target_vocabulary == 25
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", ["block", *VARIANTS])
 def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> None:
@@ -380,13 +263,6 @@ def test_glancing_counts_what_the_first_pass_got_right() -> None:
     # All wrong ones, as many as that, are shown: what remains is as many as were right.
     assert torch.equal(glanced.scored.sum(-1), right.sum(-1))
     assert torch.equal(plain.scored, plain.blocks.scored)
-
-
-def test_positions_leave_room_for_the_block() -> None:
-    model = make_causal(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
-    assert model.max_positions() == (64, 59)
-    lent = drafter_of("shared encoder")
-    assert lent.max_positions()[0] == lent.verifier.max_positions()[0]
 
 
 class TestPreviousTokenHead:
@@ -457,29 +333,6 @@ class TestPreviousTokenHead:
             assert drafted == chosen
             torch.testing.assert_close(confidences[row], torch.stack(sure).float())
 
-    @pytest.mark.parametrize("head", [True, False])
-    def test_the_greedy_way_through_the_lattice_is_what_is_chosen(self, head: bool) -> None:
-        model = drafter_of("plain", previous_token_head=head)
-        torch.manual_seed(0)
-        x = torch.randn(5, 6, 16, dtype=torch.float64)
-        scores = slot_scores(model, x, torch.tensor([EOS, 4, 9, 3, 20]))
-        lattice = scores.lattice()
-        places = lattice.greedy()
-        assert torch.equal(lattice.tokens(places), scores.choose())
-        assert PAD not in lattice.candidates
-        one, _ = scores.choose_with_confidence()
-        assert torch.equal(one, lattice.tokens(places))
-
-    def test_confidence_of_a_drafter_without_the_head_is_over_the_vocabulary(self) -> None:
-        model = drafter_of("plain")
-        x = torch.randn(5, 6, 16, dtype=torch.float64)
-        scores = slot_scores(model, x, torch.tensor([EOS, 4, 9, 3, 20]))
-        tokens, confidences = scores.choose_with_confidence()
-        assert torch.equal(tokens, scores.choose())
-        logits = model.decoder.output_projection(x).float()
-        logits[..., PAD] = -torch.inf
-        torch.testing.assert_close(confidences, logits.softmax(-1).amax(-1))
-
     def test_pad_is_not_chosen_from_a_small_vocabulary(self) -> None:
         """Not even where every token is a candidate."""
         model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
@@ -492,18 +345,6 @@ class TestPreviousTokenHead:
             model.decoder.output_projection.weight[PAD] *= 50
         assert torch.equal(slot_scores(model, x, last).choose(), others)
         assert PAD not in others
-
-    def test_drafting_and_training_agree(self) -> None:
-        """With every token a candidate, each slot holds the best one after its predecessor."""
-        model = drafter_of("features", previous_token_head=True)
-        model.decoder.previous.CANDIDATES = 23
-        net_input, outputs, steps = decode(model, model.verifier, [5, 3, 7], 4)
-        for row, cut, drafted in steps[::3]:
-            source = (net_input[name][row : row + 1] for name in ("src_tokens", "src_lengths"))
-            target = torch.cat([outputs[row][:cut], torch.tensor(drafted)])[None]
-            output = model(*source, target, torch.tensor([[cut]]))
-            output.values[0][..., PAD] = -torch.inf
-            assert slot_logits(output)[0, 0].argmax(-1).tolist() == drafted
 
 
 def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:

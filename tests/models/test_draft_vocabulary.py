@@ -78,19 +78,6 @@ def test_scores_are_those_of_the_whole_vocabulary(tokens: set[int], kind: str, s
     torch.testing.assert_close(lattice.first, scores)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_tokens_are_as_no_list(kind: str) -> None:
-    x = torch.randn(5, 4, 16, dtype=torch.float64)
-    last = torch.tensor([EOS, 4, 9, 3, 20])
-    whole = [token for token in range(ENTRIES) if token != PAD]
-    few, every = (slot_scores(make(kind, tokens), x, last) for tokens in (whole, None))
-    assert torch.equal(few.choose(), every.choose())
-    for ours, theirs in zip(few.choose_with_confidence(), every.choose_with_confidence()):
-        torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(few.lattice().following, every.lattice().following)
-
-
 @pytest.mark.parametrize("tokens", [[EOS, 5], [EOS, 5, 9, 14], list(range(EOS, ENTRIES, 2))])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("controller", ["constant", "tree"])
@@ -147,17 +134,6 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
     assert set(found[1].flatten().tolist()) == set(tokens)
     if precision == "float32":
         assert torch.equal(found[1], expected[1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_list_is_in_the_file(kind: str, tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "drafter.pt", make(kind, [EOS, 5, 9]))
-    model = load_drafter(path, task())
-    assert model.decoder.draft_vocabulary is not None
-    assert model.decoder.draft_vocabulary.tolist() == [EOS, 5, 9]
-    # And goes where there is none.
-    path = save_checkpoint(path, make(kind))
-    assert load_drafter(path, task()).decoder.draft_vocabulary is None
 
 
 @pytest.mark.parametrize(

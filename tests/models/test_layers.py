@@ -14,7 +14,6 @@ from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     additive,
     among_themselves,
-    dropout,
     position_table,
     source_mask,
 )
@@ -101,21 +100,6 @@ def test_every_dropout_of_a_layer_is_applied() -> None:
         torch.manual_seed(3)
         expected = model.decoder(tokens[:1], one)[0]
         torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-10)
-
-
-def test_attention_dropout_only_in_training() -> None:
-    attention = make_verifier(attention_dropout=0.25).decoder.layers[0].self_attn
-    assert dropout(attention) == 0.0
-    assert dropout(attention.train()) == 0.25
-
-    query = torch.randn(1, 4, 2, 8, dtype=torch.float64)
-    key_value = torch.randn(1, 4, 2, 2, 8, dtype=torch.float64)
-    attend = among_themselves(torch.zeros(4, 4, dtype=torch.float64), attention)
-    torch.manual_seed(0)
-    first = attend(query, key_value)
-    assert not torch.equal(first, attend(query, key_value))
-    calm = among_themselves(torch.zeros(4, 4, dtype=torch.float64), attention.eval())
-    assert torch.equal(calm(query, key_value), calm(query, key_value))
 
 
 @pytest.mark.parametrize("length", [1, 7, 1500])

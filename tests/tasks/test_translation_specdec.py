@@ -11,23 +11,19 @@ import pytest
 import torch
 from conftest import make_dictionary, make_verifier
 from drafters import make_block, make_causal
-from dummy_data import COMMON, SIZES, Logs, run_train
-from fairseq import checkpoint_utils, options, utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from dummy_data import SIZES, Logs, run_train
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import train as fairseq_train
 from omegaconf import OmegaConf
 from trained import DRAFTER, Trained, made_once
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.checkpoints.pair import load_drafter, load_verifier
+from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import without_copies
-from specdec_plugins.tasks.specdec_config import NOISES, TranslationSpecdecConfig
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (
     TranslationSpecdecTask,
@@ -107,15 +103,6 @@ class TestTraining:
         assert not any("acceptance" in key for key in logs.of("valid")[0])
         assert logs.of("train")[1]["train_loss"] < logs.of("train")[0]["train_loss"]
 
-    def test_the_glancing_ratio_falls_as_published(self, published: tuple[Path, Logs]) -> None:
-        """From 0.5 by 0.2 over --total-up 8, and never in validation."""
-        _, logs = published
-        for log in logs.of("train_inner"):
-            update = log["num_updates"] - 1  # the update that it was computed for
-            expected = 0.5 - 0.2 * min(1.0, update / 8)
-            assert log["glat_context_p"] == pytest.approx(expected, abs=2e-3)
-        assert all(log["valid_glat_context_p"] == 0 for log in logs.of("valid"))
-
     def test_a_drafter_with_all_of_its_verifier(
         self, data: Path, trained: Trained, tmp_path: Path
     ) -> None:
@@ -169,29 +156,6 @@ class TestTraining:
         assert losses[0] == losses[1]
         assert losses[0] != losses[2]
 
-    def test_a_batch_is_as_large_as_what_is_computed(self, data: Path, trained: Trained) -> None:
-        """Of a drafter, three blocks of four slots a sentence; of a verifier, its tokens."""
-        for path, slots, verifier in (
-            (trained.verifier, 0, ""),
-            (trained.drafter, 12, str(trained.verifier)),
-        ):
-            task = make_task(data, blocks_per_sentence=3, AR_path=verifier)
-            task.build_model(load_state(path)["cfg"]["model"])
-            task.load_dataset("valid")
-            assert task.dataset("valid").slots == slots
-
-    def test_noise_is_drawn_anew_in_every_update(self, data: Path) -> None:
-        task, model, criterion = make_pieces(data)
-        sample = batches(task, 200)[0]
-        cuts = []
-        for seed in (4, 5):  # as fairseq does, whose seed is that of the update
-            utils.set_torch_seed(seed)
-            task.train_step(sample, model, criterion, Optimizer(), 3)
-            cuts.append(sample["cuts"].clone())
-        assert not torch.equal(*cuts)
-        lengths = sample["target"].ne(1).sum(1, keepdim=True)
-        assert bool((cuts[0] < lengths).all())
-
     @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, LENT_FLAGS])
     def test_half_precision(self, flags: str, data: Path, verifier: Path, tmp_path: Path) -> None:
         """On a CPU fairseq offers float16 in its memory-efficient form only. Under autocast the
@@ -212,23 +176,6 @@ class TestTraining:
         assert losses[-1] != losses[0]
         weights = load_state(tmp_path / "checkpoint_last.pt")["model"]
         assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-
-    def test_the_published_drafter_learns_from_the_verifier(
-        self, data: Path, verifier: Path, tmp_path: Path
-    ) -> None:
-        """It has an encoder of its own, and needs the verifier for its labels alone."""
-        flags = f"{PUBLISHED_FLAGS} --max-update 2 --no-save --AR-path {verifier}"
-        flags += " --disable-validation"
-        plain, taught = (
-            run_train(data, tmp_path, f"{flags} {option}").of("train_inner")
-            for option in ("", "--verifier-labels")
-        )
-        assert plain[0]["loss"] != taught[0]["loss"]
-
-    def test_autocast_of_other_types_is_refused(self, data: Path, tmp_path: Path) -> None:
-        flags = f"{PUBLISHED_FLAGS} --max-update 1 --no-save --autocast bfloat16 --bf16"
-        with pytest.raises(ValueError, match="--autocast bfloat16: is for training on the CPU"):
-            run_train(data, tmp_path, flags)
 
     def test_an_encoder_is_copied_at_the_start_and_not_at_the_end(
         self, data: Path, verifier: Path, tmp_path: Path
@@ -300,25 +247,6 @@ class TestValidation:
         assert len(batches(task, 40)) > 2
         assert validate(task, model, data, 40) == pytest.approx(first, abs=1e-5)
 
-    def test_the_published_drafter_too(self, data: Path, published: tuple[Path, Logs]) -> None:
-        save_dir, logs = published
-        task = make_task(data)
-        drafter = load_drafter(save_dir / "checkpoint_last.pt", task)
-        found = validate(task, drafter, data, 40)
-        assert found == pytest.approx(validate(task, drafter, data, 10_000), abs=1e-5)
-        # In bits, this is what training has logged.
-        logged = logs.of("valid")[-1]["valid_loss"]
-        assert found["loss"] / 0.6931472 == pytest.approx(logged, abs=2e-3)
-
-    def test_a_drafter_loaded_by_fairseq_is_the_same(
-        self, data: Path, published: tuple[Path, Logs]
-    ) -> None:
-        """As ``fairseq-validate`` loads it."""
-        path = published[0] / "checkpoint_last.pt"
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
-        expected = validate(task, load_drafter(path, task), data, 10_000)
-        assert validate(task, model, data, 10_000) == expected
-
     def test_acceptance_is_measured_against_the_verifier(
         self, data: Path, trained: Trained
     ) -> None:
@@ -331,26 +259,6 @@ class TestValidation:
         for sample in batches(task, 10_000):
             generator.generate([], sample)
         assert generator.statistics.acceptance_length == first["acceptance_length"]
-
-    def test_one_generator_a_run(
-        self, data: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """And another one after the weights have changed."""
-        task = make_task(data, AR_path=str(trained.verifier))
-        drafter = load_drafter(trained.drafter, task)
-        build, built = task.build_generator, []
-        monkeypatch.setattr(task, "build_generator", lambda *args: built.append(1) or build(*args))
-        first = validate(task, drafter, data, 40)
-        assert len(batches(task, 40)) > 2
-        assert len(built) == 1
-        drafter.requires_grad_(True)
-        criterion = GlatLoss(task, 0.1, False, 0.0)
-        task.train_step(batches(task, 40)[0], drafter, criterion, Optimizer(), 0)
-        with torch.no_grad():
-            for parameter in drafter.parameters():
-                parameter.mul_(-1)
-        assert validate(task, drafter, data, 40) != first
-        assert len(built) == 2
 
     def test_relaxed_acceptance_is_measured_as_such(self, data: Path, verifier: Path) -> None:
         _, model, _ = make_pieces(data)
@@ -401,12 +309,6 @@ class TestValidation:
 
 
 class TestOptions:
-    @pytest.mark.parametrize("noise", NOISES[1:2])
-    def test_other_noises_are_refused_by_name(self, noise: str, data: Path, tmp_path: Path) -> None:
-        flags = f"{PUBLISHED_FLAGS} --max-update 1".replace("block_mask", noise)
-        with pytest.raises(ValueError, match=f"--noise {noise}: not supported; use --noise block"):
-            run_train(data, tmp_path, flags)
-
     @pytest.mark.parametrize(
         ("flags", "message"),
         [
@@ -414,7 +316,6 @@ class TestOptions:
                 f"{CAUSAL_FLAGS} --share-verifier-encoder",
                 "need the verifier: give it with --AR-path",
             ),
-            (f"{CAUSAL_FLAGS} --verifier-features", "need the verifier: give it with --AR-path"),
             (
                 CAUSAL_FLAGS.replace("glat_loss", "cross_entropy"),
                 "glat_loss trains drafters, .* Block",
@@ -437,29 +338,13 @@ class TestOptions:
             run_train(data, tmp_path, f"{flags} --max-update 1")
         assert not list(tmp_path.glob("crash.pt"))
 
-    def test_unknown_noises_are_refused(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(SystemExit):
-            run_train(
-                data, tmp_path, f"{PUBLISHED_FLAGS} --max-update 1".replace("block_mask", "any")
-            )
-
     @pytest.mark.parametrize(
         ("cfg", "message"),
         [
             ({"block_size": 0}, "--block-size 0: must be at least 1"),
-            ({"blocks_per_sentence": 0}, "--blocks-per-sentence 0: must be at least 1"),
             ({"left_pad_target": True}, "--left-pad-target: blocks are cut from right-padded"),
-            ({"beta": 0}, "--beta 0: must be at least 1"),
-            ({"tau": -1.0}, r"--tau -1\.0: must be at least 0"),
-            ({"total_up": 0}, "--total-up 0: must be at least 1"),
-            (
-                {"controller": "confidence", "confidence_threshold": 1.5},
-                r"--confidence-threshold 1\.5: must be at least 0",
-            ),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
-            ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
             ({"minus_p": -0.6}, r"--minus-p -0\.6: takes --start-p 0\.5 above 1"),
-            ({"minus_p": float("nan")}, "--minus-p nan: takes --start-p"),
         ],
     )
     def test_impossible_settings_are_named(
@@ -467,14 +352,6 @@ class TestOptions:
     ) -> None:
         with pytest.raises(ValueError, match=message):
             make_task(data, **cfg)
-
-    def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
-            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2 --max-update 1")
-
-    def test_no_glancing(self, data: Path) -> None:
-        task = make_task(data, start_p=0.0)
-        assert [task.glancing_ratio(update) for update in (0, 9, 10**9)] == [0, 0, 0]
 
     def test_glancing_ratio(self, data: Path) -> None:
         task = make_task(data, total_up=100)
@@ -575,34 +452,10 @@ class TestRoles:
         with pytest.raises(ValueError, match=fault):
             task.build_generator([make_verifier()], args)
 
-    def test_stock_search_takes_one_cut_of_the_distribution(
-        self, task: TranslationSpecdecTask
-    ) -> None:
-        args = Namespace(sampling=True, sampling_topk=3, sampling_topp=0.5)
-        generator = task.build_generator([make_causal(), make_verifier()], args)
-        assert generator.rule == SamplingRule(3, 0.5)
-        with pytest.raises(ValueError, match="--sampling-topk, --sampling-topp: fairseq takes"):
-            task.build_generator([make_verifier()], args)
-
     def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:
         generator = task.build_generator([make_verifier()], Namespace(beam=3))
         assert isinstance(generator, SequenceGenerator)
         assert generator.beam_size == 3
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"controller": "tree"}, "--controller tree: there is no drafter"),
-            ({"controller": "acceptance-head"}, "--controller acceptance-head: there is no"),
-        ],
-    )
-    def test_without_a_drafter_there_is_nothing_to_control(
-        self, given: dict[str, str], message: str
-    ) -> None:
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", **given)
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        with pytest.raises(ValueError, match=message):
-            task.build_generator([make_verifier()], Namespace(beam=1))
 
     def test_a_loaded_sentence_too_short_for_the_minimum(self) -> None:
         """Is named before anything is decoded."""
@@ -625,24 +478,6 @@ class TestRoles:
             with pytest.raises(ValueError, match=f"one drafter and one verifier, {counts}"):
                 task.build_generator(models, Namespace())
 
-    def test_swapped_files_are_refused(
-        self, data: Path, verifier: Path, published: tuple[Path, Logs], tmp_path: Path
-    ) -> None:
-        drafter = published[0] / "checkpoint_best.pt"
-        with pytest.raises(CheckpointError, match="is no verifier"):
-            load_verifier(drafter, make_task(data))
-        with pytest.raises(CheckpointError, match=r"is no drafter \(its architecture is"):
-            load_drafter(verifier, make_task(data))
-        with pytest.raises(CheckpointError, match="is no verifier"):
-            run_train(data, tmp_path, f"{DRAFTER} --AR-path {drafter} --max-update 1")
-
-    def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:
-        """To read its encoder; and one that reads nothing of it, for its labels."""
-        with pytest.raises(ValueError, match="--verifier-features: need the verifier: give it"):
-            run_train(data, tmp_path, f"{DRAFTER} --max-update 1")
-        with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
-            run_train(data, tmp_path, f"{CAUSAL_FLAGS} --verifier-labels --max-update 1")
-
     def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
         task = make_task(data, AR_path=str(verifier))
         model = task.verifier
@@ -650,17 +485,6 @@ class TestRoles:
         assert not model.training
         assert not any(parameter.requires_grad for parameter in model.parameters())
         assert make_task(data).verifier is None
-
-
-@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--tpu"])
-def test_training_for_a_tpu_is_refused_where_there_is_none(
-    data: Path, tmp_path: Path, flag: str
-) -> None:
-    """fairseq's command line takes ``--bf16`` for a TPU's, and its trainer fails without one."""
-    arguments = f"{data} --save-dir {tmp_path} {COMMON} {CAUSAL_FLAGS} {flag}".split()
-    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    with pytest.raises(SystemExit, match=r"fairseq-train: --bf16, .* common\.bf16=true$"):
-        fairseq_train.main(convert_namespace_to_omegaconf(args))
 
 
 @pytest.mark.parametrize("flag", ["--fp16", "--amp"])
@@ -681,10 +505,3 @@ def test_precisions_of_a_gpu(flags: str, data: Path, verifier: Path, tmp_path: P
         losses.append([log["loss"] for log in logs.of("train_inner")])
     for found in losses[1:]:
         assert found == pytest.approx(losses[0], rel=0.05)
-
-
-def test_a_checkpoint_names_its_architecture(trained: Trained) -> None:
-    """fairseq's own loader, too, finds everything it needs in the file."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(trained.drafter))
-    assert state["cfg"]["model"]._name == "block_causal"
-    assert state["cfg"]["model"].block_size == 4

@@ -27,8 +27,8 @@ class AcceptanceRule:
     """Decides which drafted tokens may be committed, and which token the verifier adds.
 
     A rule judges every drafted token by itself. Of a chain the longest good beginning is then
-    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.walk.walk`. A
-    subclass is a dataclass whose fields are its options.
+    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.walk.walk`. The
+    fields of a subclass are its options.
     """
 
     name: ClassVar[str]
@@ -101,12 +101,8 @@ class AcceptanceRule:
         proposal: Proposal,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Judge tokens that were drawn by :meth:`propose`.
-
-        Returns:
-            ``(rows, slots)`` True for tokens that may be committed, and ``(rows, 1)`` the
-            verifier's token after them.
-        """
+        """Return ``(rows, slots)`` True for drawn tokens that may be committed, and ``(rows, 1)``
+        the verifier's token after them."""
         raise NotImplementedError
 
 
@@ -162,11 +158,7 @@ class RelaxedRule(AcceptanceRule):
 
 @dataclass(frozen=True)
 class SamplingRule(AcceptanceRule):
-    """The verifier draws its tokens; the output has the distribution of its samples.
-
-    A chosen token is accepted where the verifier draws it; :func:`speculative_sampling` judges
-    drawn tokens.
-    """
+    """The verifier draws its tokens; the output has the distribution of its samples."""
 
     sampling_topk: int = option(-1, "draw from the verifier's most probable tokens, so many")
     sampling_topp: float = option(
@@ -238,10 +230,7 @@ RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
-    """Return the rule that options ask for.
-
-    Args:
-        values: values by name; missing values have their defaults.
+    """Return the rule that options ask for; missing ones have their defaults.
 
     Raises:
         ValueError: a value out of its bounds, or options that contradict each other.

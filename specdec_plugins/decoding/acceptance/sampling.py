@@ -22,12 +22,12 @@ def log_probabilities(scores: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def truncated(lprobs: Tensor, topk: int, topp: float) -> Tensor:
-    """Return ``(…, vocab)`` probabilities to draw by.
+    """Return ``(…, vocab)`` probabilities to draw by, from log-probabilities.
+
+    Forbidden tokens have minus infinity. As in fairseq, the rest need not add up to one where
+    ``topp`` is applied; what ``topk`` left does.
 
     Args:
-        lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden, minus
-            infinity. As in fairseq, the rest need not add up to one where ``topp`` is applied; what
-            ``topk`` left does.
         topk: draw from the k most probable tokens only; 0 or below: from all.
         topp: then, from the fewest most probable tokens that together have this probability
             (Holtzman et al., ICLR 2020), after ``topk`` as in Transformers; 0 or below: from all.
@@ -54,8 +54,7 @@ def draw(probabilities: Tensor) -> Tensor:
     sums = probabilities.cumsum(-1, dtype=torch.float64)
     total = sums[..., -1:].contiguous()
     below = torch.rand_like(total) * total
-    # The token has a probability, also where rounding makes ``below`` the total; and it is a token,
-    # also where probabilities are NaN.
+    # A token with a probability, also where ``below`` is rounded to the total, or all are NaN.
     last = torch.searchsorted(sums, total).clamp(max=sums.size(-1) - 1)
     return torch.minimum(torch.searchsorted(sums, below, right=True), last)[..., 0]
 

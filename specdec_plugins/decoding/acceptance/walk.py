@@ -35,8 +35,7 @@ def walk(
         good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
         verifier_tokens: ``(rows, nodes + 1)`` after each node.
         lengths: the number of nodes of each row.
-        room: the number of tokens of each row before an EOS is forced, which then is not its
-            node's; None where no node is as deep.
+        room: tokens of each row before a forced EOS, which is no node's; None where none is near.
     """
     bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
     nodes, chosen, counts = _walk(*tree, on_host(good), on_host(verifier_tokens), eos, bounds)

@@ -28,12 +28,8 @@ class Head(Protocol):
     """An acceptance head."""
 
     def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """Return ``(rows, slots)`` probabilities that a slot is accepted if all before it are.
-
-        Args:
-            states: ``(rows, slots, channels)`` states of the drafter.
-            confidences: ``(rows, slots)`` the drafter's probability of each drafted token.
-        """
+        """Return ``(rows, slots)`` probabilities that a slot is accepted if all before it are, from
+        the ``states`` and ``confidences`` of a :class:`ChainDraft`."""
         ...
 
 
@@ -91,10 +87,8 @@ class Controller:
 
     @property
     def depends_on_batch(self) -> bool:
-        """True if a row's drafts depend on other rows or on earlier sentences.
-
-        Relaxed output then depends on them too, even in float64.
-        """
+        """True if a row's drafts, and with them relaxed output, depend on other rows or on earlier
+        sentences."""
         return False
 
     @property
@@ -118,11 +112,8 @@ class Controller:
         return min(max(length, self.min_draft), self.max_length)
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
-        """Try something on a batch before it is decoded.
-
-        Args:
-            decode: decodes the batch under another controller, neither timed nor counted.
-        """
+        """Try something on a batch before it is decoded; ``decode`` decodes it under another
+        controller, neither timed nor counted."""
 
     def start(self, rows: int) -> list[int]:
         """Return the draft length of every row's first step."""

@@ -130,10 +130,8 @@ class Confidence(Controller):
 
 
 def best_threshold(judged: list[tuple[float, bool]], default: float) -> float:
-    """Return the threshold with the lowest rate of false accepts + 3 * rate of false rejects.
-
-    It is the point of the ROC curve that Transformers takes for its
-    ``assistant_confidence_threshold``.
+    """Return the threshold with the lowest rate of false accepts + 3 * rate of false rejects: that
+    of Transformers' ``assistant_confidence_threshold``.
 
     Args:
         judged: probabilities of slots, and True for those that were accepted.
@@ -267,14 +265,8 @@ class Auto(Tree):
     )
 
     def resolved(self, causal: bool, max_rows: int | None = None) -> Controller:
-        """Return trees; for a published drafter, which is not ``causal``, whole blocks, unless
-        there are options of trees.
-
-        With relaxed acceptance the draft changes the output, and whole blocks are as published.
-
-        Args:
-            max_rows: the largest batch in which drafts pay; None: any size.
-        """
+        """Return trees, in batches of at most ``max_rows``; for a published drafter, which is not
+        ``causal``, whole blocks as published, unless there are options of trees."""
         is_default = self.tree_nodes == Tree.tree_nodes and self.redraft_below == Tree.redraft_below
         if not causal and is_default:
             return Constant(min_draft=self.min_draft, max_draft=self.max_draft)

@@ -14,9 +14,10 @@ from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores, compil
 
 HostLattice = tuple[Ints, Scores, Scores]
 """A lattice's candidates, first and following scores; see :class:`Lattice`."""
+Tree = tuple[Ints, Ints, Ints, Bools, Floats]
+"""Tokens, parents, depths, ancestors and gains of a row of a :class:`TreeDraft`."""
 Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
-"""Tokens, parents, depths, ancestors and gains of a :class:`TreeDraft`, and the expected accepted
-length of each row."""
+"""The same of all rows, and each one's expected accepted length."""
 
 
 @compiled
@@ -55,26 +56,30 @@ def _log_sum_exp(scores: Scores, largest: float) -> float:
 def _offer(
     node: int,
     before: int,
-    scores: Scores,
-    open_: tuple[Ints, Floats, Floats],
-    gain: float,
+    lattice: HostLattice,
+    bounds: tuple[int, int, int, int],
+    tree: Tree,
+    offers: tuple[Ints, Ints, Floats, Floats],
 ) -> None:
-    """Offer a node's best child after candidate ``before``; see ``open_`` in :func:`_grow`."""
-    child, chance, shift = open_
+    """Offer a node's best child after candidate ``before``; see :func:`_grow`."""
+    _, first, following = lattice
+    tokens, _, depths, _, gain = tree
+    cells, child, chance, shift = offers
+    slot, _, slots, eos = bounds
+    at = slot + depths[node]
+    chance[node] = -np.inf
+    if at >= slots or (node > 0 and tokens[node - 1] == eos):
+        return
+    scores = first if at == 0 else following[at - 1, cells[node]]
     best = _next_best(scores, before)
     if best >= 0:
         if before < 0:
-            shift[node] = gain - _log_sum_exp(scores, scores[best])
+            shift[node] = gain[node] - _log_sum_exp(scores, scores[best])
         child[node], chance[node] = best, scores[best] + shift[node]
 
 
 @compiled
-def _grow(
-    lattice: HostLattice,
-    start: tuple[int, int, int],
-    eos: int,
-    tree: tuple[Ints, Ints, Ints, Bools, Floats],
-) -> float:
+def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -> float:
     """Fill in one row's tree, and return its expected accepted length.
 
     Every node that is taken offers its best child that is not: the most probable of all offered
@@ -82,44 +87,32 @@ def _grow(
 
     Args:
         lattice: a row's candidates, first and following scores; see :class:`Lattice`.
-        start: the first slot to fill, the candidate of the slot before it that the tree follows,
-            and the slot to stop at.
-        tree: tokens, full of pad, and parents, depths, ancestors and gains of a
-            :class:`TreeDraft`, all zeros.
+        bounds: the first slot to fill, the candidate of the slot before it that the tree follows,
+            the slot to stop at, and EOS.
+        tree: the first of :data:`Trees`, all zeros but tokens, full of pad.
     """
-    candidates, first, following = lattice
     tokens, parents, depths, ancestors, gain = tree
-    count, (slot, cell, slots) = len(depths), start
-    cells = np.zeros(count, np.int64)  # each node's candidate
-    cells[0] = cell
-    # Each node's offered child, that child's log-probability, and the shift of scores after the
-    # node to log-probabilities.
-    child, chance, shift = np.zeros(count, np.int64), np.full(count, -np.inf), np.zeros(count)
-    expected = 0.0
+    count, slot = len(depths), bounds[0]
+    # Each node's candidate and offered child, the child's log-probability, and the shift of scores
+    # after the node to log-probabilities.
+    cells, child = np.zeros((2, count), np.int64)
+    offers = cells, child, np.full(count, -np.inf), np.zeros(count)
+    cells[0], chance, expected = bounds[1], offers[2], 0.0
     for node in range(count):
-        parent = -1
+        ancestors[node, node] = True
         if node > 0:
             parent = _first_best(chance[:node])
             if parent < 0:
                 # Nothing is left: what fills up follows the root, and is not accepted.
-                depths[node], gain[node] = 1, -np.inf
-                ancestors[node, 0] = ancestors[node, node] = True
+                depths[node], gain[node], ancestors[node, 0] = 1, -np.inf, True
                 continue
             cells[node], gain[node] = child[parent], chance[parent]
             depths[node], parents[node - 1] = depths[parent] + 1, parent
-            ancestors[node] = ancestors[parent]
-            tokens[node - 1] = candidates[slot + depths[parent], cells[node]]
+            ancestors[node] |= ancestors[parent]
+            tokens[node - 1] = lattice[0][slot + depths[parent], cells[node]]
             expected += math.exp(gain[node])
-        ancestors[node, node] = True
-        for offering in (parent, node):
-            if offering < 0:
-                continue
-            before = -1 if offering == node else cells[node]
-            at = slot + depths[offering]
-            chance[offering] = -np.inf
-            if at < slots and (offering == 0 or tokens[offering - 1] != eos):
-                scores = first if at == 0 else following[at - 1, cells[offering]]
-                _offer(offering, before, scores, (child, chance, shift), gain[offering])
+            _offer(parent, cells[node], lattice, bounds, tree, offers)
+        _offer(node, -1, lattice, bounds, tree, offers)
     return expected
 
 
@@ -135,8 +128,7 @@ def grow_some(
         gains[row] = 0.0
         expected[row] = _grow(
             (candidates[row], first[row], following[row]),
-            (positions[0, row], positions[1, row], positions[2, row]),
-            eos,
+            (positions[0, row], positions[1, row], positions[2, row], eos),
             (tokens[row], parents[row], depths[row], ancestors[row], gains[row]),
         )
 

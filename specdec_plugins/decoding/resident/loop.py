@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Scoring
+from specdec_plugins.decoding.acceptance import Accepted, Scoring
+from specdec_plugins.decoding.batch import Rows
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.resident.state import Committed, Kind, Shape
+from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import Stopwatch
@@ -96,12 +97,8 @@ class ResidentLoop:
         observers: Sequence[Observer],
         stopwatch: Stopwatch,
     ) -> None:
-        """Decode the sources ``tokens`` ``(rows, n)``; their hypotheses are the ``results``.
-
-        Args:
-            limits: the largest number of tokens of each row before EOS.
-            controller: a steady one.
-        """
+        """Decode the sources ``tokens`` ``(rows, n)`` under a steady controller; their hypotheses
+        are the ``results``."""
         length, depth = max(controller.start(len(tokens))), controller.depth
         kind = Kind(min(length, depth), length) if length and depth else Kind(length)
         # Recordings outlive the batch.
@@ -114,22 +111,22 @@ class ResidentLoop:
                 result = batch.advance(stopwatch)
                 for observer in observers:
                     observer.step(result)
-                batch.finish(result, results)
+                if any(result.finished):
+                    results.take(batch, result)
+                if batch.rows:
+                    batch.go_on()
 
 
-class ResidentBatch:
+class ResidentBatch(Rows):
     """The unfinished rows, and the index of each in the resident step."""
 
     def __init__(self, loop: ResidentLoop, kind: Kind, tokens: Tensor, limits: list[int]) -> None:
-        self._loop, self._sizes, self._kind, self._limits = loop, loop.engine.buckets, kind, limits
-        rows, source = tokens.shape
-        self.rows = list(range(rows))
-        """The index of each row in the batch as it began."""
+        super().__init__(limits)
+        self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
         self._indices = list(self.rows)
-        self._tokens: list[list[int]] = [[] for _ in self.rows]
-        self._scores: list[list[float]] = [[] for _ in self.rows]
         width = self._sizes.positions(2 * kind.slots)
-        self._shape = Shape(self._sizes.rows(rows), width, self._sizes.sources(source))
+        source = self._sizes.sources(tokens.size(1))
+        self._shape = Shape(self._sizes.rows(len(limits)), width, source)
         self._recorded = loop.recorded(kind, self._shape)
         self._recorded.begin(tokens, limits)
         self._lattice: HostLattice | None = None
@@ -145,51 +142,27 @@ class ResidentBatch:
         with stopwatch("verify", step.state.device):
             self._recorded.run()
             committed, self._lattice = step.outcome.read()
-        return self._result(committed)
-
-    def _result(self, committed: Committed) -> StepResult:
-        """Append what was committed, and return the step's result."""
-        count, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
-        accepted, counts, tokens, scores, sources = (x[self._indices] for x in committed)
+        rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
+        good, counts, tokens, scores, sources = (x[self._indices] for x in committed)
         new: list[int] = counts.tolist()
-        limits = [self._limits[row] for row in self.rows]
+        last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
         # An EOS that the length limit forces was not drafted.
-        room = [limit - len(self._tokens[row]) for row, limit in zip(self.rows, limits)]
-        for row, n, more, scored in zip(self.rows, new, tokens.tolist(), scores.tolist()):
-            self._tokens[row] += more[:n]
-            self._scores[row] += scored[:n]
-        lengths = [len(self._tokens[row]) for row in self.rows]
-        last = [self._tokens[row][-1] for row in self.rows]
-        return StepResult(
-            rows=self.rows,
-            drafted=[slots] * count,
-            called=[self._kind.block > 0] * count,
-            verified=[slots] * count,
-            accepted=list(map(min, accepted.tolist(), room)),
+        room = [limit - length for limit, length in zip(self.max_lengths, self.lengths)]
+        accepted = Accepted(
+            torch.from_numpy(tokens),
+            torch.from_numpy(sources),
             committed=new,
-            finished=[token == eos for token in last],
+            accepted=list(map(min, good.tolist(), room)),
+            verified=[slots] * rows,
             last=last,
-            lengths=lengths,
-            limited=[length > limit for length, limit in zip(lengths, limits)],
-            sources=torch.from_numpy(sources),
+            finished=[token == eos for token in last],
         )
+        called = [self._kind.block > 0] * rows
+        return self.append(accepted, scores.tolist(), [slots] * rows, called)
 
-    def finish(self, result: StepResult, results: Results) -> None:
-        """Take out the finished rows, and go on with the others, in another step if they are few
-        enough or too long for this one."""
-        if any(result.finished):
-            precision = self._recorded.step.outcome.precision
-            for row, finished in zip(self.rows, result.finished):
-                if finished:
-                    scores = torch.tensor(self._scores[row], dtype=precision)
-                    results.finish(row, torch.tensor(self._tokens[row]), scores)
-            self.rows = [self.rows[i] for i in result.kept]
-            self._indices = [self._indices[i] for i in result.kept]
-        if self.rows:
-            self._move()
-
-    def _move(self) -> None:
-        longest, shape = max(len(self._tokens[row]) for row in self.rows), self._shape
+    def go_on(self) -> None:
+        """Go on in another step if the rows are few enough or too long for this one."""
+        longest, shape = max(self.lengths), self._shape
         rows = self._sizes.rows(len(self.rows))
         width = max(shape.width, self._sizes.positions(longest + self._kind.slots))
         fitting = Shape(rows, width, shape.source)

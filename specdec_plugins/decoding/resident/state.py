@@ -125,18 +125,13 @@ def _cache(layers: Sequence[DecoderLayerRunner], rows: int, width: int, weight: 
 
 
 class Committed(NamedTuple):
-    """A step's committed tokens on the host, valid until the next step."""
+    """An :class:`AcceptedPath` on the host, with log-probabilities; valid until the next step."""
 
     accepted: Ints
-    """``(rows,)`` drafted tokens that were accepted."""
     counts: Ints
-    """``(rows,)`` tokens that were committed."""
     tokens: Ints
-    """``(rows, n)`` these, then padding."""
     scores: Floating
-    """``(rows, n)`` their log-probabilities."""
     sources: Ints
-    """``(rows, n)`` the node before each."""
 
 
 class Outcome:

@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 class Reused(Generic[Made]):
     """A pool of buffers by shape, so that an engine can keep its binding.
 
-    Of buffers of several rows, which may be large, only the last is stored.
+    Only the last buffer of several rows is stored: they may be large.
     """
 
     def __init__(self, make: Callable[..., Made]) -> None:
@@ -70,14 +70,13 @@ class KVCache:
     def run(
         self, step: Run, longest: int, mask: Tensor | None, *inputs: Any, rows: Tensor | None = None
     ) -> Results:
-        """Run a step; return its results without the new keys and values, which wait for
-        :meth:`write`.
+        """Run a step; return its results but for new keys and values, which :meth:`write` caches.
 
         Args:
-            longest: the number of positions that the longest row has cached.
+            longest: positions that the longest row has cached.
             mask: for :meth:`width` positions.
             inputs: new tokens ``(rows, slots)`` first.
-            rows: over these only; None: all.
+            rows: run over these only; None: all.
         """
         past = self._past
         if self._sizes.exact:
@@ -99,9 +98,8 @@ class KVCache:
         """Cache some of the tokens of the last step.
 
         Args:
-            sources: ``(rows, n)`` their indices, each after the one before it.
+            sources: ``(rows, n)`` their indices in ascending order, ``counts`` of each row.
             begins: each row's position of the first one.
-            counts: the number of them in each row.
             rows: those of the step; None: all.
         """
         self._grow(max(map(add, begins, counts)))
@@ -145,13 +143,10 @@ class KVCache:
 
 @kernels.compiled
 def _write(past: Floating, new: Floating, columns: Ints, where: Ints, in_place: bool) -> None:
-    """
-    Args:
-        past: ``(layers, 2, rows, heads, width, dim)``.
-        new: of the same shape but for rows and width.
-        columns: ``(rows, n)`` positions in ``new``, which increase in each row.
-        where: ``(3, rows)`` rows, begins and counts of :meth:`KVCache.write`.
-        in_place: ``new`` is ``past``, where no token stands before its position.
+    """Copy ``columns`` ``(rows, n)`` of ``new`` to ``past``; see :meth:`KVCache.write`.
+
+    ``where``: ``(3, rows)`` rows, begins and counts; ``in_place``: ``new`` is ``past``, where no
+    token stands before its position.
     """
     layers, both, _, heads, _, dim = past.shape
     for i in range(where.shape[1]):

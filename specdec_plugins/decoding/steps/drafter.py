@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import indices, is_host, numbers, on_host, to_device
+from specdec_plugins.decoding.kernels import indices, is_host, numbers, to_device
 from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
@@ -83,7 +83,7 @@ class DrafterStep(CachedStep):
             positions: ``(rows, slots)`` in the target.
             block: ``(rows, block)`` the slots of the block.
             last: ``(rows,)`` the token before each block.
-            table: ``(length, channels)`` embeddings of positions.
+            table: embeddings of positions.
             memory, memory_mask, copies: see :class:`Memory`.
             features: ``(rows, n, channels)`` the verifier's states for the first n slots.
         """
@@ -154,7 +154,8 @@ class CachedDrafter:
         states = encoder_out["encoder_out"][0]
         self._cache.begin(states)
         # One row may have the most cached tokens, another the most new ones.
-        self._dtype, count, table = states.dtype, self._sizes.room(2 * capacity), self._table
+        self._dtype, self._device = states.dtype, states.device
+        count, table = self._sizes.room(2 * capacity), self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = table = self.decoder.positions(count)
         (keys_values,) = self._read_source(states)
@@ -163,11 +164,8 @@ class CachedDrafter:
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
-        scores.
-
-        The slots of a row see each other, but not slots that only other rows have.
-        """
-        count, device, longest = len(prefixes.new), prefixes.tokens.device, max(prefixes.cached)
+        scores. Slots of a row see each other, but not slots that only other rows have."""
+        count, device, longest = len(prefixes.new), self._device, max(prefixes.cached)
         memory, chosen, rows = self._memory, None, self._cache.rows
         if prefixes.rows is not None:
             rows = self._sizes.rows(count)
@@ -198,9 +196,10 @@ class CachedDrafter:
         chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
         counts = np.array((cached, prefixes.new, prefixes.slots_of(block_size), chosen))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs[1:-1])
-        prefix = on_host(prefixes.tokens), on_host(prefixes.last)
         among = np.empty((len(chosen), slots, slots), np.bool_)
-        fill_inputs(arrays, prefix, counts, among, (padding, self.causal))
+        fill_inputs(arrays, np.array(prefixes.last), counts, among, (padding, self.causal))
+        for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
+            tokens[:new] = prefixes.tokens[row][begin : begin + new]
         fill_mask(inputs.mask, counts[0], among)
         states = prefixes.features
         if states is None or inputs.features is None or not read:

@@ -54,8 +54,7 @@ def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
 
 
 def memory_mask(encoder_out: EncoderOut, states: Tensor, exact: bool) -> Tensor | None:
-    """Return the mask of cross-attention to the encoder's ``states``; None if sizes are exact and
-    nothing is hidden."""
+    """Return the mask of cross-attention; None if sizes are exact and nothing is hidden."""
     mask = source_mask(encoder_out, states.dtype)
     if mask is None and not exact:
         return states.new_zeros(states.size(1), 1, 1, len(states))
@@ -105,8 +104,7 @@ class StockEncoder:
         """Return states ``(source, rows, channels)`` by tensor code alone.
 
         Args:
-            visible: ``(rows, source)`` False for padding.
-            mask: the same, to be added to attention scores.
+            visible: ``(rows, source)`` False for padding; ``mask``: the same, additive.
             table: that of :meth:`positions`.
         """
         model = self.model

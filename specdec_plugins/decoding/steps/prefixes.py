@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,15 +16,15 @@ from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled
 class Prefixes:
     """The prefixes that blocks are to follow, one for each row."""
 
-    tokens: Tensor
-    """``(rows, n)`` prefixes of all rows of the batch, then padding."""
+    tokens: Sequence[Sequence[int]]
+    """The prefixes of all rows of the batch; there may be other tokens after them."""
     new: list[int]
     """The number of last tokens of each prefix that the drafter has not cached; all of them if it
     is bidirectional."""
     lengths: list[int]
     """Prefix lengths."""
-    last: Tensor
-    """``(rows,)`` the token before each block."""
+    last: Sequence[int]
+    """The token before each block."""
     features: Tensor | None
     """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
     drafters that read them."""
@@ -57,8 +58,7 @@ class DrafterInputs(NamedTuple):
 def empty_inputs(
     rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
 ) -> DrafterInputs:
-    """Return buffers of so many slots, the last ``block`` of which are the block's; ``read``: slots
-    and channels of features."""
+    """Return buffers of so many slots; ``read``: slots and channels of features."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     return DrafterInputs(
         torch.empty(rows, 1, slots, width + slots, dtype=dtype),
@@ -78,8 +78,7 @@ def block_inputs(
     the new tokens that each sees, by tensor code.
 
     Args:
-        counts: ``(rows,)`` tokens of each prefix that are cached, and that are new; and slots of
-            the block, which follows them.
+        counts: ``(rows,)`` cached and new tokens of each prefix, and slots of each block.
         index: ``(n,)`` 0, 1, 2, …
     """
     cached, new, slots = counts
@@ -92,36 +91,32 @@ def block_inputs(
 @compiled
 def fill_inputs(
     inputs: tuple[Ints, Bools, Ints, Ints, Ints],
-    prefix: tuple[Ints, Ints],
+    befores: Ints,
     counts: Ints,
     among: Bools,
     about: tuple[int, bool],
 ) -> None:
-    """Fill in a step's inputs.
+    """Fill in a step's inputs, but for the tokens of prefixes.
 
     Args:
         inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
-        prefix: prefixes ``(rows, n)`` of all rows of the batch; the token before each block.
-        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and its index in
-            the batch.
-        among: ``(rows, slots, slots)`` the new tokens that each sees.
+        befores: ``(rows,)`` the token before each block.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
+        among: ``(rows, slots, slots)`` True for the new tokens that each sees.
         about: a token for masks; True if tokens of a prefix do not see later ones.
     """
     tokens, is_mask, positions, block, last = inputs
-    prefixes, befores = prefix
     masked, causal = about
     slots = tokens.shape[1]
     tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
     for i in range(counts.shape[1]):
-        cached, new, count, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
+        cached, new, count = counts[0, i], counts[1, i], counts[2, i]
         last[i] = befores[i]
         for slot in range(block.shape[1]):
             block[i, slot] = new + slot
         for slot in range(slots):
             positions[i, slot] = cached + slot
             is_mask[i, slot] = slot >= new
-            if slot < new:
-                tokens[i, slot] = prefixes[row, cached + slot]
             seen = slot + 1 if causal and slot < new else new + count
             for other in range(slots):
                 among[i, slot, other] = other < seen

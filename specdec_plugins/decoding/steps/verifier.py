@@ -85,10 +85,6 @@ class VerifierStep(CachedStep):
     memory_at = 3
 
     def __init__(self, model: TransformerModelBase, feature_layers: Collection[int] = ()) -> None:
-        """
-        Raises:
-            UnsupportedModelError: a model that cannot be run exactly.
-        """
         check_supported(model)
         super().__init__()
         self._feature_layers = feature_layers
@@ -113,23 +109,13 @@ class VerifierStep(CachedStep):
         Args:
             table: ``(length, channels)`` embeddings of positions; None: there are none.
             memory: that of :class:`MemoryStep`, or a pair for each layer.
-            memory_mask: added to the scores of cross-attention.
 
         Returns:
             Logits after each token ``(rows, slots, vocab)`` in float32 or wider; the states for a
             drafter ``(rows, slots, channels)``; and ``(rows, slots)`` the logits' normalisers.
         """
-        decoder = self.decoder
-        x = decoder.embed_scale * decoder.embed_tokens(tokens)
-        if decoder.quant_noise is not None:
-            x = decoder.quant_noise(x)
-        if decoder.project_in_dim is not None:
-            x = decoder.project_in_dim(x)
-        if table is not None:
-            x = positioned(x, positions, table)
-        if decoder.layernorm_embedding is not None:
-            x = decoder.layernorm_embedding(x)
-        inner = []
+        decoder, inner = self.decoder, []
+        x = self._embedded(tokens, positions, table)
         for number, (layer, attend, source) in enumerate(zip(self.layers, attends, memory), 1):
             x = layer(x, attend, source, memory_mask)
             if number in self._feature_layers:
@@ -146,6 +132,17 @@ class VerifierStep(CachedStep):
             # On a GPU two kernels in place of eight.
             normalisers = logits[..., 0] - logits.log_softmax(-1)[..., 0]
         return logits, with_layers(x, inner), normalisers
+
+    def _embedded(self, tokens: Tensor, positions: Tensor, table: Tensor | None) -> Tensor:
+        decoder = self.decoder
+        x = decoder.embed_scale * decoder.embed_tokens(tokens)
+        if decoder.quant_noise is not None:
+            x = decoder.quant_noise(x)
+        if decoder.project_in_dim is not None:
+            x = decoder.project_in_dim(x)
+        if table is not None:
+            x = positioned(x, positions, table)
+        return x if decoder.layernorm_embedding is None else decoder.layernorm_embedding(x)
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         decoder = self.decoder
@@ -172,9 +169,6 @@ class CachedVerifier:
         feature_layers: Collection[int] = (),
     ) -> None:
         """
-        Args:
-            feature_layers: those of the drafter that reads states.
-
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
@@ -201,14 +195,14 @@ class CachedVerifier:
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
-    def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
+    def score(self, last: Sequence[int], draft: Draft, lengths: list[int]) -> Scored:
         """Score a draft; the next call overwrites the results.
 
         Args:
-            last: ``(rows,)`` the last committed token, EOS at the start.
+            last: the last committed token of each row, EOS at the start.
             lengths: committed tokens of each row, which are cached.
         """
-        new, longest, device = draft.tokens.size(1) + 1, max(lengths), last.device
+        new, longest, device = draft.tokens.size(1) + 1, max(lengths), draft.tokens.device
         mask, tokens, positions = self._inputs(last, draft, lengths)
         if not is_host(device):
             mask = None if mask is None else mask.to(device)
@@ -220,14 +214,14 @@ class CachedVerifier:
         return Scored(*results)
 
     def _inputs(
-        self, last: Tensor, draft: Draft, lengths: list[int]
+        self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host, with padding."""
         new, cached, exact = draft.tokens.size(1) + 1, np.array(lengths), self._sizes.exact
         rows, slots = self._cache.rows, self._sizes.slots(new)
         tokens, positions = self._new(rows, slots)
         depths = on_host(draft.depths).reshape(-1, new)
-        drafted = on_host(last), on_host(draft.tokens)
+        drafted = np.array(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
         width, mask = self._cache.width(max(lengths)), None
         if not exact or slots > 1 or min(lengths) < width:
@@ -236,13 +230,8 @@ class CachedVerifier:
         return mask, tokens, positions
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
-        """Cache some of the tokens that were read last.
-
-        Args:
-            sources: ``(rows, n)`` their indices, each after the one before it.
-            counts: the number of them in each row.
-            lengths: committed tokens of each row when they were read.
-        """
+        """Cache some of the tokens that were read last, after ``lengths``; see
+        :meth:`KVCache.write`."""
         self._cache.write(sources, lengths, counts)
 
     def keep(self, rows: list[int], width: int) -> None:
@@ -266,13 +255,7 @@ def _mask(rows: int, slots: int, width: int, dtype: torch.dtype) -> Tensor:
 def _fill(
     tokens: Ints, positions: Ints, drafted: tuple[Ints, Ints], depths: Ints, cached: Ints
 ) -> None:
-    """
-    Args:
-        tokens, positions: ``(rows, slots)``, with padding.
-        drafted: each row's last committed token, and its drafted ones ``(rows, slots)``.
-        depths: ``(rows, slots)``, or ``(1, slots)`` for all rows.
-        cached: the number of committed tokens of each row.
-    """
+    """Fill in tokens and positions, with padding; ``depths`` may be those of all rows."""
     last, following = drafted
     tokens[:], positions[:] = 0, 0
     for row in range(len(cached)):

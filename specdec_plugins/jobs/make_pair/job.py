@@ -18,7 +18,7 @@ from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
-from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
 Command = Sequence[object]

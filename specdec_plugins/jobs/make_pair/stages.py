@@ -23,12 +23,11 @@ from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.ctranslate2_ar import obstacle
-from specdec_plugins.inference.ctranslate2_model import is_installed
+from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import build_task
 from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
+from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
-from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
 from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
@@ -83,7 +82,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
         )
     return {
         "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
-        "verifier": list(describe(load_translator(job.settings()))),
+        "verifier": list(describe_verifier(load_translator(job.settings()))),
         "checked": f"In float64, decoded greedily by us and by stock fairseq, {result}.",
     }
 
@@ -131,7 +130,7 @@ def distil_command(job: PairJob, shards: Path) -> Command:
     layout, limits, backend = job.layout, text.LIMITS, "ours"
     precision = "float32" if job.on_cpu else "float16"
     about = {"device": job.verifier.device, "limits": limits, "batch": BATCH}
-    if is_installed() and obstacle(job.settings(precision=precision, **about)) is None:
+    if obstacle(job.settings(precision=precision, **about)) is None:
         backend = CTRANSLATE2
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]

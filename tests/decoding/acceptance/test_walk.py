@@ -66,16 +66,6 @@ def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) 
     assert counts_of(found) == [[len(way) + 1], [len(way)], [length], [own], [False]]
 
 
-def test_the_verifiers_own_token_is_preferred() -> None:
-    """Though another that is good goes on longer; and wherever the way has got to."""
-    good, own = [[1, 1, 1, 0, 1, 1, 1]], OWN.copy()
-    own[0] = 10
-    found = walk([TREE], good, own=[own])
-    assert (found.sources.tolist(), found.tokens.tolist()) == ([[0, 1, 3]], [[10, 12, 53]])
-    own[0], own[2] = 50, 16
-    assert walk([TREE], good, own=[own]).tokens.tolist() == [[11, 16, 57]]
-
-
 @pytest.mark.parametrize(("room", "accepted"), [(None, 2), (5, 2), (2, 2), (1, 1)])
 def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
     parents, good = [[0, 1, 2, 0]], [[1, 1, 0, 0]]
@@ -89,17 +79,6 @@ def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
     found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
     assert counts_of(found) == [[3], [accepted], [4], [EOS], [True]]
     assert found.tokens.tolist() == [[10, 11, EOS]]
-
-
-def test_rows_are_followed_apart() -> None:
-    rows = [TREE[:6], [0, 1, 2, 3, 4, 5]], [[0, 1, 0, 0, 1, 0], [1, 1, 1, 1, 0, 1]]
-    tokens = [list(range(10, 16)), list(range(20, 26))]
-    found = walk(*rows, tokens, [OWN[:7], [10 + token for token in OWN[:7]]])
-    assert counts_of(found) == [[3, 5], [2, 4], [6, 6], [55, 64], [False, False]]
-    assert found.sources[0, :3].tolist() == [0, 2, 5]
-    assert found.sources[1].tolist() == [0, 1, 2, 3, 4]
-    assert found.tokens[0, :3].tolist() == [11, 14, 55]
-    assert found.tokens[1].tolist() == [20, 21, 22, 23, 64]
 
 
 def plain_way(parents: list[int], tokens: list[int], good: list[int], own: list[int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from unittest.mock import patch
 
@@ -25,9 +24,8 @@ from scripted import DICTIONARY, corrupted, scripted_generator, traced
 from strict import beam1
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree
+from specdec_plugins.decoding.controllers.simple import Constant, Tree
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -340,18 +338,6 @@ def fresh_draft(kind: str, batch: Any, row: int, prefix: torch.Tensor) -> list[s
     return [DICTIONARY[token] for token in logits.argmax(-1).tolist()]
 
 
-def test_none_makes_no_pass_of_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = drafter("causal")
-    monkeypatch.setattr(type(model), "encode", None)
-    limits, options = GenerationLimits(max_len_b=12), NoDrafts()
-    generator = traced(
-        build_generator(verifier(), model, DICTIONARY, limits=limits, controller=options)
-    )
-    assert generator.drafter is None
-    assert_exact(generator, make_batch([6, 2, 9]))
-    assert generator.statistics.drafter_calls == 0
-
-
 def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     batch = make_batch([6, 2, 9, 1, 4])
     controller, limits = make_policy("oracle", 4), GenerationLimits(max_len_b=15)
@@ -367,24 +353,3 @@ def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     assert told.verified_tokens == told.accepted_tokens == plain.statistics.accepted_tokens > 0
     assert told.drafted_tokens < plain.statistics.drafted_tokens
     assert all(len(step.drafted) == (4 if step.accepted else 0) for h in cut for step in h["trace"])
-
-
-@pytest.mark.parametrize("question", ["start", "verify_lengths", "observe"])
-def test_what_a_controller_takes_is_timed(question: str) -> None:
-    """As a phase of its own, whichever of its questions it is slow to answer."""
-    controller = Constant(max_draft=3)
-    answer = getattr(controller, question)
-    asked = 0
-
-    def slowly(*args: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        time.sleep(0.002)
-        return answer(*args)
-
-    setattr(controller, question, slowly)
-    generator = make_generator("causal", controller, 6)
-    assert generator.generate([], make_batch([6, 2, 9]))
-    seconds = generator.statistics.report()["seconds"]
-    assert asked > 0
-    assert 0.002 * asked <= seconds["control"] < seconds["total"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import make_batch
 from controlled import HEAD, drafter, verifier
-from scripted import DICTIONARY, ScriptedHead
+from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -20,11 +19,9 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,
     Auto,
-    Confidence,
     Constant,
     Tree,
 )
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
 
@@ -70,33 +67,6 @@ def test_every_name_has_its_controller(name: str) -> None:
     assert controller.depth == (3 if trees else 0)
     assert controller.max_length == (7 if trees else 3 if controller.drafts else 0)
     assert controller.drafts == (name != "none")
-
-
-def test_a_ready_controller_has_learnt_nothing() -> None:
-    options = Confidence(refit_threshold=True)
-    options._threshold = 0.9
-    assert options.ready(4) == Confidence(refit_threshold=True, max_draft=4)
-    assert options.ready(4)._threshold == 0.4
-
-
-def test_a_head_is_asked() -> None:
-    """As often as there is a draft, of the drafter's states and confidences."""
-    shapes = []
-
-    def says(states: Any, confidences: Any) -> Any:
-        shapes.append(tuple(states.shape))
-        return confidences
-
-    generator = build_generator(
-        verifier(),
-        drafter("causal"),
-        DICTIONARY,
-        controller=AcceptanceHeadController(),
-        head=ScriptedHead(says),
-    )
-    generator.generate([], make_batch([6]))
-    assert set(shapes) == {(1, 4, 16)}
-    assert len(shapes) == generator.statistics.steps
 
 
 @pytest.mark.parametrize(
@@ -151,24 +121,3 @@ def test_auto_drafts_for_as_many_rows_as_it_pays(
     assert block == Constant()
     named = Tree()
     assert recommended(named, drafter("causal"), rule, engine) is named
-
-
-@pytest.mark.parametrize(("nodes", "expected"), [(8, 32), (16, 16)])
-def test_auto_grows_larger_trees_on_a_gpu(nodes: int, expected: int) -> None:
-    found = recommended(Auto(tree_nodes=nodes), drafter("causal"), StrictRule(), CudaGraphsEngine())
-    assert isinstance(found, Tree)
-    assert found.tree_nodes == expected
-
-
-def test_auto_decodes_a_large_batch_without_drafts() -> None:
-    options = Auto()
-    for rows, drafts in ((2, True), (3, False)):
-        generator = build_generator(verifier(), drafter("causal"), DICTIONARY, controller=options)
-        plain = build_generator(verifier(), None, DICTIONARY)
-        batch = make_batch([4] * rows)
-        found, expected = (
-            [row["tokens"].tolist() for (row,) in each.generate([], batch)]
-            for each in (generator, plain)
-        )
-        assert found == expected
-        assert (generator.statistics.drafter_calls > 0) is drafts

@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedHead, make_result
 
-from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.oracle import Oracle
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,
     Confidence,
-    Constant,
     Heuristic,
-    NoDrafts,
     Tree,
     best_threshold,
 )
@@ -29,16 +26,6 @@ def draft(confidences: list[list[float]]) -> ChainDraft:
     rows, slots = known.shape
     tokens, lengths = torch.zeros(rows, slots).long(), torch.full((rows,), slots)
     return ChainDraft(tokens, [slots] * rows, lengths, torch.zeros(rows, slots, 1), known)
-
-
-@pytest.mark.parametrize(
-    ("controller", "length"), [(Constant(max_draft=3), 3), (Tree(tree_nodes=9), 9), (NoDrafts(), 0)]
-)
-def test_some_have_one_length_and_verify_all(controller: Controller, length: int) -> None:
-    assert controller.max_length == length
-    assert controller.start(2) == [length] * 2
-    assert controller.observe(make_result([2, 0], [3, 3])) == [length] * 2
-    assert controller.verify_lengths(draft([[0.0] * 3] * 2)) is None
 
 
 @pytest.mark.parametrize(("rows", "length"), [(1, 9), (2, 9), (3, 0)])
@@ -82,17 +69,6 @@ def test_one_sentence_after_another_as_in_transformers(
             tokens = min(6, tokens + 2) if accepted == tokens else max(1, tokens - 1)
 
 
-def test_a_batch_begins_with_the_mean_of_the_one_before() -> None:
-    """Of each row, when it ended; what came to others afterwards does not count."""
-    controller = Heuristic(max_draft=9, initial_draft=4, remember_draft=True)
-    assert controller.start(3) == [4] * 3
-    assert controller.observe(make_result([4, 0, 4], [4, 4, 4], finished=(1,))) == [6, 3, 6]
-    assert controller.observe(make_result([6, 0], [6, 6], finished=(0, 1))) == [8, 5]
-    assert controller.start(2) == [5] * 2  # (3 + 8 + 5) / 3
-    assert controller.observe(make_result([0, 0], [5, 5], finished=(0, 1))) == [4, 4]
-    assert controller.start(1) == [4]
-
-
 @pytest.mark.parametrize(
     ("bounds", "verified"), [((0, 4), [0, 2, 4, 3, 4]), ((1, 3), [1, 2, 3, 3, 3])]
 )
@@ -105,14 +81,6 @@ def test_confidence(bounds: tuple[int, int], verified: list[int]) -> None:
 
 
 class TestThreshold:
-    def test_by_hand(self) -> None:
-        perfect = [(0.1, False), (0.7, True), (0.3, False), (0.9, True)]
-        assert best_threshold(perfect, 0.4) == 0.7
-        # A lost good slot weighs three bad ones. Taking 0.2 too loses 2 of 3 bad slots; leaving it
-        # out loses 1 of 2 good ones.
-        mixed = [(0.9, True), (0.2, True), (0.5, False), (0.4, False), (0.1, False)]
-        assert best_threshold(mixed, 0.4) == 0.2
-
     @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12))
     def test_brute_force(self, slots: list[tuple[int, bool]]) -> None:
         found = best_threshold([(p / 6, accepted) for p, accepted in slots], 0.4)
@@ -141,26 +109,6 @@ class TestThreshold:
         assert controller._threshold == pytest.approx(0.9)
         assert controller.verify_lengths(slots).tolist() == [1]
         assert fixed.verify_lengths(slots).tolist() == [3]
-
-    def test_slots_after_an_accepted_end_are_not_judged(self) -> None:
-        """Nor are those before which the length limit, or what was verified, ends."""
-        controller = Confidence(max_draft=3, refit_threshold=True)
-        for _ in range(controller.PERIOD):
-            controller.verify_lengths(draft([[0.9, 0.8, 0.7], [0.6, 0.5, 0.7], [0.95, 0.85, 0.7]]))
-            controller.observe(make_result([2, 0, 1], [3, 3, 1], ended=(0,), limited=(1,)))
-        # All that were judged were accepted.
-        assert controller._threshold == 0.4
-
-    def test_only_recent_slots_count(self) -> None:
-        controller = Confidence(max_draft=2, refit_threshold=True)
-        # At first a slot of 0.8 is wrong; then, for as long as is remembered, one of 0.3.
-        for wrong, steps, threshold in ((0.8, 80, 0.9), (0.3, 8, 0.8)):
-            for _ in range(steps):
-                known = [[0.9, wrong], [0.8, wrong]] * 32
-                controller.verify_lengths(draft(known))
-                accepted = [1, 0 if wrong == 0.8 else 1] * 32
-                controller.observe(make_result(accepted, [2] * 64))
-            assert controller._threshold == pytest.approx(threshold)
 
 
 NAN = math.nan
@@ -204,10 +152,3 @@ def test_oracle_goes_by_what_it_was_told() -> None:
         # Where it was told of nothing, it verifies the whole block.
         assert controller.observe(make_result([1], [2], lengths=[7])) == [3]
         assert controller.verify_lengths(draft([[0.5] * 3])).tolist() == [3]
-
-
-def test_the_oracle_within_bounds() -> None:
-    controller = Oracle(min_draft=1, max_draft=2)
-    controller.foresee([[0, 2], [2]], [0, 0])
-    assert controller.start(2) == [1, 2]
-    assert controller.verify_lengths(draft([[0.5] * 2] * 2)).tolist() == [1, 2]

@@ -8,18 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import pytest
-from conftest import make_batch
-from controlled import drafter, verifier
-from scripted import DICTIONARY
 
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import (
     CONTROLLERS,
     Controller,
-    controller_of,
     register,
 )
-from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -47,21 +41,6 @@ def toy() -> Iterator[None]:
     register(Toy)
     yield
     del CONTROLLERS["toy"]
-
-
-@pytest.mark.usefixtures("toy")
-def test_it_decodes() -> None:
-    options = controller_of({"controller": "toy", "every": 3, "max_draft": 2})
-    assert options == Toy(every=3, max_draft=2)
-    with pytest.raises(ValueError, match="--every 0: must be at least 1 and at most 9"):
-        Toy(every=0)
-    batch, found = make_batch([6, 2, 9]), []
-    for chosen in (options, NoDrafts()):
-        generator = build_generator(verifier(), drafter("causal"), DICTIONARY, controller=chosen)
-        found.append([h["tokens"].tolist() for (h,) in generator.generate([], batch)])
-        calls = generator.statistics.drafter_calls
-        assert (0 < calls < generator.statistics.steps) == (chosen is options)
-    assert found[0] == found[1]
 
 
 @pytest.mark.usefixtures("toy")

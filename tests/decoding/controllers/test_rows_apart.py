@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, drafter, make_generator, make_policy, verifier
+from controlled import DRAFTERS, K, make_generator, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_drafter_alone
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.controllers.simple import Confidence, Heuristic, Tree
-from specdec_plugins.decoding.limits import GenerationLimits
 
 NAMES = sorted(
     name for name, kind in CONTROLLERS.items() if name != "auto" and not kind().depends_on_batch
@@ -50,12 +46,6 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
     assert together == [steps(generator, alone(batch, row))[0] for row in range(len(lengths))]
 
 
-def test_who_says_that_rows_matter_to_each_other() -> None:
-    assert Confidence(refit_threshold=True).depends_on_batch
-    assert Heuristic(remember_draft=True).depends_on_batch
-    assert Tree(max_rows=2).depends_on_batch
-
-
 @pytest.mark.parametrize("controller", NAMES)
 @examples(10)
 @given(
@@ -83,12 +73,4 @@ def test_a_batch_is_its_rows(
     options = {"tree_nodes": 2 * k, "redraft_below": redraft_below}
     policy = make_policy(controller, k, **options)
     generator = make_generator(kind, policy, max_len_b, rule)
-    assert_apart(generator, lengths, seed)
-
-
-@examples(20)
-@given(kind=st.sampled_from(sorted(DRAFTERS)), lengths=LENGTHS, seed=st.integers(0, 99))
-def test_a_batch_of_the_drafter_alone_is_its_rows(kind: str, lengths: list[int], seed: int) -> None:
-    limits = GenerationLimits(max_len_b=20)
-    generator = build_drafter_alone(drafter(kind), verifier(), DICTIONARY, K, limits)
     assert_apart(generator, lengths, seed)

@@ -108,23 +108,6 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
         assert tree.chances()[row] == pytest.approx(chances, abs=1e-5)
 
 
-def test_the_greedy_way_of_a_sure_drafter() -> None:
-    lattice = make_lattice(1, 6, 3, seed=4, ends=0.0)
-    sure = Lattice(lattice.candidates, 50 * lattice.first, 50 * lattice.following)
-    tree = grow_tree(sure, 6)
-    assert tree.tokens.tolist() == sure.tokens(sure.greedy()).tolist()
-    assert tree.after.tolist() == [[0, 1, 2, 3, 4, 5]]
-
-
-def test_equally_probable_tokens_come_in_their_order() -> None:
-    """Where the drafter is so sure that probabilities are 1 in float32."""
-    lattice = make_lattice(1, 6, 3, seed=4, ends=0.0)
-    sure = Lattice(lattice.candidates, 1e4 * lattice.first, 1e4 * lattice.following)
-    tree = grow_tree(sure, 4)
-    assert tree.tokens.tolist() == sure.tokens(sure.greedy())[:, :4].tolist()
-    assert tree.depths.tolist() == [[0, 1, 2, 3, 4]]
-
-
 def part_of(lattice: Lattice, row: int) -> Lattice:
     parts = lattice.candidates[row], lattice.first[row], lattice.following[row]
     return Lattice(*(part[None] for part in parts))
@@ -136,13 +119,6 @@ def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
         assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
     assert found.parents_of(row) == expected.parents_of(0)
     assert found.chances()[row] == pytest.approx(expected.chances()[0])
-
-
-def test_rows_are_apart() -> None:
-    lattice = make_lattice(3, 5, 3, seed=1)
-    found = grow_tree(lattice, 8)
-    for row in range(3):
-        same_trees(found, grow_tree(part_of(lattice, row), 8), row)
 
 
 def rest_of(lattice: Lattice, slot: int, cell: int) -> Lattice:
@@ -174,22 +150,6 @@ def test_what_is_left_after_the_verifiers_token(seed: int, gone: list[int]) -> N
     found = grow(trees, 7, 2)
     for place, row in enumerate([0, 2]):
         same_trees(found, grow_tree(rest_of(rests[row], 0, 1), 7), place)
-
-
-def test_a_row_of_which_nothing_is_left() -> None:
-    lattice = make_lattice(3, 4, 3, seed=2, ends=0.0)
-    trees = LatticeTrees(lattice, EOS, PAD)
-    unknown = 3
-    # A token that is no candidate; the last slot's; and one of which something is left.
-    last = [unknown, int(lattice.candidates[1, 3, 0]), int(lattice.candidates[2, 1, 1])]
-    assert trees.advance([1, 3, 1], last)
-    tree = grow(trees, 5)
-    assert tree.tokens[:2].tolist() == [[PAD] * 5] * 2
-    assert trees.expected_accepted(5)[:2] == [0.0, 0.0]
-    same_trees(tree, grow_tree(rest_of(part_of(lattice, 2), 1, 1), 5), 2)
-    # A whole tree was accepted, and the verifier's token comes after the last slot.
-    assert not trees.advance([0, 0, 2], [unknown] * 3)
-    assert grow(trees, 2).tokens.tolist() == [[PAD] * 2] * 3
 
 
 @examples(40)
@@ -245,28 +205,3 @@ def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> Non
     # Where that ends, any that is good.
     other = tree.accept(RelaxedRule(9, 9.0), verify(tree, {8: 7, 3: 6, 6: 7}), None)
     assert other.tokens.tolist() == [[3, 6, 7]]
-
-
-@pytest.mark.parametrize(("room", "accepted"), [(1, 1), (2, 2), (None, 2)])
-def test_an_eos_that_the_limit_forces_is_not_accepted(room: int | None, accepted: int) -> None:
-    candidates = torch.tensor([[[3, 4], [5, EOS]]])
-    tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
-    rooms = None if room is None else [room]
-    found = tree.accept(StrictRule(), verify(tree, {8: 4, 4: EOS}), rooms)
-    assert counts_of(found) == [[2], [accepted], [6], [EOS], [True]]
-    assert found.tokens[0, :2].tolist() == [4, EOS]
-
-
-def test_a_row_with_fewer_nodes_of_its_own() -> None:
-    """Lengths are the rows' own, though trees are as large as the largest; nothing is cut off."""
-    lattice = make_lattice(2, 4, 3, seed=1, ends=0.0)
-    tree = LatticeTrees(lattice, EOS, PAD).grow(6, [6, 1], [True, False])
-    assert (tree.drafted, tree.called) == ([6, 1], [True, False])
-    assert tree.cut(torch.tensor([0, 0])) is tree
-    best = torch.tensor([[int(lattice.candidates[row, 0, 0]), *[0] * 6] for row in range(2)])
-    best[:, 1] = tree.tokens[:, 1]
-    scores = torch.nn.functional.one_hot(best, 50).float().log_softmax(-1)
-    found = tree.accept(RelaxedRule(50, 9.0), Verification(scores, EOS), None)
-    assert found.accepted[1] == 1
-    assert found.accepted[0] > 1
-    assert found.verified == [6, 1]

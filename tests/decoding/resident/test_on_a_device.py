@@ -28,7 +28,6 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.cuda_graphs import Buckets, Replay
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -85,23 +84,6 @@ def test_every_controller_says_there_what_it_says_here(
         assert bool(fallbacks) == (resident and not generator.controller.steady)
         assert all(f"--controller {controller} decides" in reason for reason in fallbacks)
     assert found[0] == found[1]
-
-
-def test_devices_do_not_mix(pair: Any) -> None:
-    with emulated() as emulation, pytest.raises(RuntimeError, match="all tensors on gpu:0"):
-        torch.zeros(2, device=emulation.device) + torch.zeros(2)
-    with emulated():
-        generator = make(pair[1], EagerEngine("float64"), "none")
-    with emulated(), pytest.raises(RuntimeError, match="all tensors on gpu:0"):
-        generator.generate([], make_batch([3]))
-
-
-def test_a_gpu_is_warmed_up_by_sentences_that_are_there(pair: Any) -> None:
-    with emulated() as emulation:
-        generator = make(pair[1], recorded(), "tree")
-        assert warm_up(generator, DICTIONARY, 2, 64) > 0
-        assert emulation.counts["launches"] > 0
-    assert not generator.statistics.steps
 
 
 @pytest.mark.parametrize("controller", ["none", "constant", "tree"])

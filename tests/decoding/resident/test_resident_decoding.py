@@ -134,13 +134,6 @@ def test_so_does_what_runs_no_python(**case: Any) -> None:
     assert_both_loops_put_out_the_same(by_graph, **case)
 
 
-@pytest.mark.slow
-@settings(max_examples=80)
-@RANDOM
-def test_so_do_many_that_run_no_python(**case: Any) -> None:
-    assert_both_loops_put_out_the_same(by_graph, **case)
-
-
 @pytest.mark.parametrize("record", [recorded(), recorded(by_graph)], ids=["called", "replayed"])
 @pytest.mark.parametrize("controller", ["none", "constant", "tree"])
 def test_sampling_draws_the_same_numbers(controller: str, record: Engine) -> None:

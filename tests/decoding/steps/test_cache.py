@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from conftest import examples
 from hypothesis import given
@@ -93,44 +92,6 @@ def test_steps_against_lists(
                 kept = [kept[row] for row in survivors]
                 assert cache.keep(survivors, max(map(len, kept))) == len(kept)
             assert cache.rows == len(kept)
-
-
-def test_one_row_has_the_same_memory_again() -> None:
-    """Which an engine has been handed already."""
-    cache = make_cache(PaddedSizes())
-    handed: list[Tensor] = []
-
-    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        handed.append(past)
-        return tokens, torch.zeros(LAYERS, 2, 1, HEADS, 20, DIM)
-
-    for _ in range(2):
-        cache.begin(states(1, torch.float32))
-        for begin in (0, 20, 40):
-            cache.run(step, begin, None, torch.zeros(1, 20))
-            cache.write(torch.arange(20)[None], [begin], [20])
-    first, second = handed[:3], handed[3:]
-    assert all(one is other for one, other in zip(first, second, strict=True))
-    assert first[0] is first[1] is not first[2]
-
-
-@pytest.mark.parametrize("sizes", [Sizes(), PaddedSizes()])
-def test_rows_that_stay_are_not_moved(sizes: Sizes) -> None:
-    """What a step reads of fewer rows lies where it lay."""
-    cache = make_cache(sizes)
-    cache.begin(states(4))
-    handed: list[Tensor] = []
-
-    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        handed.append(past)
-        return tokens, past
-
-    cache.run(step, 0, None, torch.zeros(1, 1))
-    assert cache.keep([0, 3, 2], 0) == 3
-    cache.run(step, 0, None, torch.zeros(1, 1))
-    before, after = handed
-    assert after.size(2) == 3
-    assert after.data_ptr() == before.data_ptr()
 
 
 @given(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import examples, make_batch, make_task, make_verifier
-from drafters import make_causal
-from fairseq.models.lightconv import LightConvModel
-from fairseq.models.lightconv import base_architecture as lightconv_architecture
+from conftest import examples, make_batch, make_verifier
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -152,24 +148,6 @@ def test_ragged_scoring_is_the_full_forward(
             cached.keep(survivors, max(len(committed[row]) for row in rows))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["post-norm", "learned positions"])
-def test_one_object_serves_batch_after_batch(name: str) -> None:
-    """Each begins anew, with as many positions as it needs."""
-    model = verifier(name)
-    reused = CachedVerifier(model, PAD)
-    for length, capacity in ((5, 5), (9, 30), (3, 4)):
-        tokens = torch.randint(4, 24, (2, length))
-        _, (seen,) = draw_trees(1, length - 1, False)
-        draft = draft_of(tokens[:, 1:], torch.arange(length), seen)
-        results = []
-        for cached in (reused, CachedVerifier(model, PAD)):
-            cached.start(encode(model, [6, 3], length), capacity)
-            found = cached.score(tokens[:, 0], draft, [0, 0])
-            results.append(found[0])
-        assert torch.equal(*results)
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adaptive_softmax_cutoff": "8,16"}, "--adaptive-softmax-cutoff: not supported"),
     (
@@ -206,22 +184,3 @@ def test_other_forward_passes_are_refused_by_name(method: str) -> None:
                 check_supported(model)
         module.__class__ = type("Same", (stock,), {})
         check_supported(model)
-
-
-def test_other_models_are_refused_by_name() -> None:
-    sides = {"layers": 2, "attention_heads": 2, "kernel_size_list": [3, 3]}
-    args = Namespace(
-        encoder_embed_dim=16,
-        encoder_conv_type="lightweight",
-        decoder_conv_type="lightweight",
-        max_source_positions=32,
-        max_target_positions=32,
-        weight_softmax=True,
-        **{f"{side}_{key}": v for side in ("encoder", "decoder") for key, v in sides.items()},
-        **{f"{kind}_dropout": 0.0 for kind in ("weight", "input", "relu", "attention")},
-    )
-    lightconv_architecture(args)
-    model = LightConvModel.build_model(args, make_task())
-    for refused, name in ((model, "LightConvModel"), (make_causal(), "BlockCausalDrafter")):
-        with pytest.raises(UnsupportedModelError, match=f"{name}: not supported; .*transformer"):
-            check_supported(refused)

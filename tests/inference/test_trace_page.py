@@ -1,22 +1,28 @@
-"""The page made of a trace: its counts and its safety."""
+"""Trace files and the page made of them: what is written is read, counted and shown safely."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec_plugins.cli import trace_report as script
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.inference.trace_file import SentenceTrace
-from specdec_plugins.inference.trace_report import (
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference.trace_page import (
+    SentenceTrace,
     TraceTotals,
-    build_report,
+    branches,
+    build_page,
     reached_slots,
-    token_figures,
+    read_trace,
 )
 
 EVIL = "<script>document.title = 'broken into'</script>"
@@ -42,6 +48,81 @@ SENTENCES = [
     SentenceTrace("", "", []),
     SentenceTrace("x" * 300, "y", [StepTrace(["q" * 300, "r"], 2, 0, "</s>", 4.0)]),
 ]
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def make_step(draw: st.DrawFn) -> StepTrace:
+    drafted = draw(st.lists(text, max_size=5))
+    size = len(drafted)
+    verify = draw(st.integers(0, size))
+    accepted = draw(st.integers(0, verify))
+    bonus = draw(st.none() | text if accepted else text)
+    parents = st.none() | st.tuples(*(st.integers(-1, i - 1) for i in range(size))).map(list)
+    p, q = ([draw(st.floats(0, 1)) for _ in drafted] for _ in range(2))
+    return StepTrace(drafted, verify, accepted, bonus, 1.0, draw(parents), p=p, q=q, head=q)
+
+
+steps = st.lists(make_step())
+
+
+@given(st.builds(SentenceTrace, source=text, output=text, steps=steps, forced=st.lists(text)))
+def test_what_is_written_is_read(sentence: SentenceTrace) -> None:
+    line = sentence.to_json()
+    assert "\n" not in line
+    assert SentenceTrace.from_json(line.encode() + b"\n") == sentence
+
+
+@given(make_step())
+def test_every_token_is_drawn_once_after_its_parent(step: StepTrace) -> None:
+    lines = branches(step)
+    drawn = [index for _, line in lines for index in line]
+    assert sorted(drawn) == list(range(len(step.drafted)))
+    if step.parents is None:
+        assert len(lines) <= 1
+        return
+    for depth, line in lines:
+        for distance, (index, before) in enumerate(zip(line, [None, *line])):
+            parent, ancestors = step.parents[index], 0
+            assert before is None or parent == before
+            while parent >= 0:
+                parent, ancestors = step.parents[parent], ancestors + 1
+            assert ancestors == depth + distance
+            assert step.parents[index] < 0 or drawn.index(step.parents[index]) < drawn.index(index)
+
+
+def make_line(step: dict[str, Any] | None = None, **fields: Any) -> str:
+    usual = asdict(StepTrace(["a", "b"], 2, 1, "c", 1.0))
+    return json.dumps({"source": "x", "output": "y", "steps": [usual | (step or {})], **fields})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"source": "x", "out',
+        "[" * 100_000,
+        "",
+        "{}",
+        '{"source": "\xff"}',
+        make_line(source=None),
+        make_line({"verify_length": 3}),
+        make_line({"verify_length": True}),
+        make_line({"accepted": -1}),
+        make_line({"bonus": None, "accepted": 0}),
+        make_line({"milliseconds": 10**400}),
+        make_line({"parents": [0]}),
+        make_line({"parents": [1, 0]}),
+        make_line({"p": [0.5]}),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(f"{make_line()}\n{line}\n".encode("latin-1"))
+    read = read_trace(str(path))
+    assert next(read) == SentenceTrace.from_json(make_line())
+    with pytest.raises(InferenceError, match=f"^{path}, line 2: is no trace of a sentence [^\n]*$"):
+        next(read)
 
 
 def totals_of(sentences: list[SentenceTrace]) -> TraceTotals:
@@ -61,21 +142,10 @@ def test_totals_by_hand() -> None:
     # Slot 0 is reached by all that verified anything; slot 1 by the three that accepted slot 0;
     # slot 2 by none: one verified no more, one had come to EOS.
     assert totals.slot_bars() == [(0, 3, 4), (1, 2, 3)]
-
-
-def test_probabilities_by_hand() -> None:
-    """Of the tokens that were reached, and of chains: of a tree another token may be drawn."""
-    totals = totals_of(SENTENCES)
-    assert totals.mean_ratio == (1.0 + 0.5) / 2
-    step = SENTENCES[0].steps[2]
-    assert token_figures(step, 1) == ["p 0.30", "q 0.60", "p/q 0.50", "head 0.75"]
-    assert token_figures(step, 2) == ["q 1.00", "head 0.25"]
-    # A trace of an earlier version has none.
-    assert token_figures(SENTENCES[0].steps[0], 0) == []
+    assert totals.ratios == [1.0, 0.5]
     rejected = StepTrace(["a", "b"], 2, 0, "c", 1.0, p_acc=[0.5, 0.25])
     tree = StepTrace(["a", "b"], 2, 0, "c", 1.0, [-1, -1], p_acc=[0.5, 0.25])
-    assert totals_of([SentenceTrace("x", "y", [rejected, tree])]).mean_ratio == 0.5
-    assert totals_of([SentenceTrace("x", "y", [tree])]).mean_ratio is None
+    assert totals_of([SentenceTrace("x", "y", [rejected, tree])]).ratios == [0.5]
 
 
 class Elements(HTMLParser):
@@ -133,8 +203,12 @@ TOKENS = [
 ]
 
 
+def words_of(page: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", page).split())
+
+
 def test_the_page_shows_every_token_as_what_it_is() -> None:
-    page = build_report(SENTENCES, 1000, f"{EVIL}.jsonl")
+    page = build_page(SENTENCES, 1000, f"{EVIL}.jsonl")
     elements = Elements(page)
     assert elements.tokens == [*LEGEND, *TOKENS]
     assert not elements.tags & {"script", "img", "link", "iframe", "object", "b", "i", "form"}
@@ -143,121 +217,72 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
     assert EVIL not in page
     # Nor would an element run that got in.
     assert "content=\"default-src 'none'; style-src" in page
-    assert "http:" not in page
-    assert "https:" not in page
-    assert "url(" not in page
-    words = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert not re.search(r"https?:|url\(", page)
+    # At a width of 420 pixels all is seen: nothing is as wide, and nothing scrolls.
+    assert not re.search(r"overflow-x|min-width|[ :](width: *[0-9]{2,}rem)", page)
+    words = words_of(page)
     assert "committed tokens 9 = 5 accepted + 4 bonus" in words
     assert "drafted tokens 13 = 5 accepted + 5 rejected + 3 not verified" in words
-    assert "acceptance length 1.80" in words
-    assert "blank lines, which no step was taken for, not counted: 1" in words
-    assert "left out" not in words
     assert "1 67 % 2 of 3 steps" in words
-    assert "mean of min(1, p/q) 0.750 over the 2 drafted tokens" in words
     assert "b p 0.30 q 0.60 p/q 0.50 head 0.75" in words
+
+
+def test_probabilities_are_shown_where_tokens_were_drawn() -> None:
+    strict = StepTrace(["a"], 1, 1, "b", 1.0, p=[0.5], q=[0.25])
+    assert " p 0.50" not in words_of(build_page([SentenceTrace("x", "y", [strict])], 1, "run"))
+
+
+def test_a_tree_is_drawn_as_lines() -> None:
+    tree = StepTrace(["a", "b", "c", "d", "e"], 5, 2, "x", 1.0, [-1, 0, 0, 2, -1])
+    assert branches(tree) == [(0, [0, 1]), (1, [2, 3]), (0, [4])]
+    words = words_of(build_page([SentenceTrace("x", "y", [tree])], 1, "run"))
+    assert "a b x · c d e 2 accepted of 5 verified of 5 drafted" in words
 
 
 def test_what_is_forced_is_shown_and_counted_apart() -> None:
     forced = SentenceTrace("x", f"{EVIL} b", [StepTrace(["b"], 1, 1, "</s>", 1.0)], [EVIL, "a"])
-    page = build_report([forced, SENTENCES[2]], 1000, "run")
-    own = [("forced", EVIL), ("forced", "a"), ("accepted", "b"), ("bonus", "</s>")]
-    assert Elements(page).tokens == [*LEGEND, ("forced", "forced"), *own, *TOKENS[-3:]]
-    assert EVIL not in page
-    words = " ".join(re.sub("<[^>]*>", " ", page).split())
+    page = build_page([forced, SENTENCES[2]], 1000, "run")
+    shown = [("forced", EVIL), ("forced", "a"), ("accepted", "b"), ("bonus", "</s>")]
+    assert Elements(page).tokens == [*LEGEND, ("forced", "forced"), *shown, *TOKENS[-3:]]
+    words = words_of(page)
     assert "committed tokens 3 = 1 accepted + 2 bonus" in words
     assert "forced tokens 2" in words
-    assert "verification rate 1.000 verifier calls, one a step and one for what is forced" in words
 
 
 def test_the_limit_leaves_sentences_out_and_counts_all() -> None:
-    page = build_report(iter(SENTENCES), 1, "run")
+    page = build_page(iter(SENTENCES), 1, "run")
     assert "Shown: the first 1 line; left out by --limit: 2." in page
     assert Elements(page).tokens == [*LEGEND, *TOKENS[:14]]
     assert "= 5 accepted + 4 bonus" in page
-    assert Elements(build_report(SENTENCES, 0, "run")).tokens == LEGEND
 
 
 @pytest.mark.parametrize("steps", [[], [StepTrace([], 0, 0, "a", 1.0)]])
 def test_nothing_drafted(steps: list[StepTrace]) -> None:
-    page = build_report([SentenceTrace("a", "b", steps)], 10, "run")
+    page = build_page([SentenceTrace("a", "b", steps)], 10, "run")
     assert "Nothing was drafted and verified." in page
     assert page.count("<meter") == len(steps)
 
 
-# The script
-
-
-def write_trace(path: Path, sentences: list[SentenceTrace]) -> Path:
-    path.write_text("".join(sentence.to_json() + "\n" for sentence in sentences), "utf-8")
-    return path
-
-
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace, page = write_trace(tmp_path / "run.jsonl", SENTENCES), tmp_path / "run.html"
+    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    half = json.loads(SENTENCES[0].to_json()) | {"source": "half a pair: \ud800"}
+    trace.write_text(f"{SENTENCES[0].to_json()}\n{json.dumps(half)}")
     assert script.main([str(trace), str(page), "--limit", "2"]) == 0
     assert capsys.readouterr() == ("", "")
-    assert page.read_text("utf-8") == build_report(SENTENCES, 2, "run.jsonl")
-
-
-def test_text_that_is_no_unicode(tmp_path: Path) -> None:
-    line = json.loads(SENTENCES[0].to_json()) | {"source": "half a pair: \ud800"}
-    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
-    trace.write_text(json.dumps(line) + "\n")
-    assert script.main([str(trace), str(page)]) == 0
     assert "half a pair: &#55296;" in page.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["missing", "page"], "missing: cannot be read"),
-        (["empty", "page"], "empty: holds no sentence"),
-        (["bad", "page"], "bad, line 4: is not JSON"),
-        (["run", "."], "OUTPUT .:"),
-        (["run", "no/page"], "OUTPUT no/page:"),
-        (["run", "./run"], "OUTPUT ./run: is the same file as TRACE run"),
-        (["run", "/dev/full"], "/dev/full: cannot be written (No space left"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_script_errors(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    names: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").touch()
-    written = write_trace(Path("run"), SENTENCES).read_text()
-    Path("bad").write_text(written + "{")
-    Path("page").write_text("precious")
-    assert script.main(names) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"trace_report.py: {message}")
-    assert error.count("\n") == 1
-    assert Path("page").read_text() == "precious"
-    assert Path("run").read_text() == written
-
-
-def test_a_name_of_neither_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = write_trace(tmp_path / "run", SENTENCES)
-    assert script.main([str(trace), str(tmp_path / "page.png")]) == 1
-    assert "page.png: name it .html, the page, or .svg, the picture" in capsys.readouterr().err
-    assert not (tmp_path / "page.png").exists()
-
-
-def test_script_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        script.main(["a", "b", "--limit", "-1"])
-    assert stop.value.code == 2
-    assert "--limit -1: must be 0 or more" in capsys.readouterr().err
+    written = page.read_bytes()
+    trace.write_text(SENTENCES[0].to_json()[:-9])
+    assert script.main([str(trace), str(page)]) == 1
+    assert "line 1: is no trace of a sentence" in capsys.readouterr().err
+    trace.write_text("")
+    assert script.main([str(trace), str(page)]) == 1
+    assert page.read_bytes() == written
 
 
 @pytest.mark.parametrize(
     ("accepted", "bonus", "parents", "reached"),
     [
-        # The accepted way could have gone on.
+        # The accepted path could have gone on.
         (2, "x", [-1, 0, -1, 1], 3),
         # It could not.
         (2, "x", [-1, 0, -1, 0], 2),
@@ -273,8 +298,7 @@ def test_slots_that_a_step_reached(
     assert reached_slots(StepTrace(list("abcd"), 4, accepted, bonus, 1.0, parents)) == reached
 
 
-def test_what_fills_a_tree_up_reaches_nothing() -> None:
-    """A row of which nothing was left, beside one of which something was."""
+def test_padding_of_a_tree_reaches_nothing() -> None:
     filled = StepTrace(["<pad>", "<pad>"], 2, 0, "x", 1.0, [-1, -1])
     assert reached_slots(filled) == 0
     assert reached_slots(StepTrace(["a", "<pad>"], 2, 1, "x", 1.0, [-1, -1])) == 1

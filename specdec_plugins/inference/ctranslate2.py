@@ -1,0 +1,284 @@
+"""Greedy decoding of whole sentences by CTranslate2, where our own loop is not needed.
+
+Its own converter would open the checkpoint itself, and cannot: it gets our model, which has been
+checked, anew in every process (a second).
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.decoding.warm_up import made_up
+from specdec_plugins.files.errors import ConversionError
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+
+if TYPE_CHECKING:
+    from ctranslate2 import Translator
+
+logger = logging.getLogger(__name__)
+
+CHECKED = 8
+"""Made-up sentences on which a converted model is checked."""
+TRIED = 16
+"""Tokens of the made-up sentence, EOS included, by which the number of threads is chosen."""
+TOLERATED = 1e-3
+"""Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
+
+
+def is_installed() -> bool:
+    """Return whether CTranslate2 is installed."""
+    return find_spec("ctranslate2") is not None
+
+
+def obstacle(settings: Settings) -> str | None:
+    """Return why CTranslate2 cannot decode with these settings, or not exactly; None if it can."""
+    if not is_installed():
+        return f"it is not installed (pip install 'specdec-plugins[{CTRANSLATE2}]')"
+    import ctranslate2
+
+    limits = settings.limits
+    cannot = {
+        "a GPU": torch.device(settings.device).type != "cpu",
+        f"precision {settings.precision}": settings.precision
+        not in ctranslate2.get_supported_compute_types("cpu"),
+        "sampling": settings.rule.draws,
+        "a trace": settings.trace,
+        "a target prefix": settings.target_prefix is not None,
+        "a penalty for unknown words": limits.unkpen != 0,
+        "a repetition penalty": limits.repetition_penalty != 1,
+    }
+    return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)
+
+
+class CTranslate2Generator:
+    """fairseq's generator contract, with statistics, and without scores.
+
+    A row's limits are those of :class:`GenerationLimits`, and the padding symbol is banned: its
+    output is the verifier's greedy one. A sentence's latency is that of its batch.
+    """
+
+    name = CTRANSLATE2
+
+    def __init__(
+        self,
+        verifier: TransformerModelBase,
+        dictionaries: tuple[Dictionary, Dictionary],
+        limits: GenerationLimits,
+        precision: str,
+        device: str = "cpu",
+        rows: int = 1,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
+            dictionaries: the source's and the target's.
+            rows: sentences of a batch, for which the number of threads is chosen.
+        """
+        self.positions = int(verifier.max_decoder_positions())
+        self.statistics = DecodingStatistics()
+        self._source, self._target = dictionaries
+        self._model, self.threads = load_model(verifier, dictionaries, precision, device, rows)
+        self.precision = precision
+        self.fallbacks: list[str] = []
+        self._limits = limits
+
+    def generate(
+        self,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
+        if prefix_tokens is not None or bos_token is not None:
+            raise ValueError(
+                f"target_prefix: lines have their own, and {CTRANSLATE2} decodes; load the "
+                'translator with Settings(ar_backend="ours")'
+            )
+        start = time.perf_counter()
+        lengths = sample["net_input"]["src_lengths"].tolist()
+        rows = zip(sample["net_input"]["src_tokens"], lengths, strict=True)
+        longest = [self._limits.max_length(length, self.positions) for length in lengths]
+        results = self._model.translate_batch(
+            [symbols(self._source, ids[-length:-1]) for ids, length in rows],
+            beam_size=1,
+            # It knows one limit of a batch: rows that have a lower one are cut below.
+            max_decoding_length=max(longest),
+            min_decoding_length=self._limits.min_len,
+            max_input_length=0,
+            suppress_sequences=[[self._target[self._target.pad()]]],
+        )
+        hypotheses: list[list[Hypothesis]] = []
+        for result, limit in zip(results, longest, strict=True):
+            ids = [self._target.index(symbol) for symbol in result.hypotheses[0][:limit]]
+            ids.append(self._target.eos())
+            tokens, count = torch.tensor(ids), len(ids)
+            hypotheses.append([{"tokens": tokens, "steps": count, "accepted": [0] * count}])
+        seconds = time.perf_counter() - start
+        log, count = self.statistics, sum(row[0]["steps"] for row in hypotheses)
+        log.sentences += len(hypotheses)
+        log.total_seconds += seconds
+        log.latencies.extend([seconds] * len(hypotheses))
+        log.committed_tokens += count
+        log.steps += count  # a step is a token, as in our AR
+        log.verifier_calls += count
+        log.acceptance_histogram = [log.steps]
+        return hypotheses
+
+
+def load_model(
+    verifier: TransformerModelBase,
+    dictionaries: tuple[Dictionary, Dictionary],
+    precision: str,
+    device: str,
+    rows: int,
+) -> tuple[Translator, int]:
+    """Return a ``ctranslate2.Translator``, and its number of threads.
+
+    ``rows``: sentences of the batches to come, by which threads are tried.
+    """
+    source, target = dictionaries
+    longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
+    ids = made_up(source, 1, min(TRIED, longest))["net_input"]["src_tokens"][0]
+    batch = [symbols(source, ids[:-1])] * rows
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+        convert_verifier(verifier, source, target, Path(folder) / "model")
+        parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+    _check(_open(parts, "float32", "cpu", 1), verifier, source, target)
+    logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
+    return _open_fastest(parts, precision, device, batch)
+
+
+def _open_fastest(
+    parts: dict[str, bytes], precision: str, device: str, batch: list[list[str]]
+) -> tuple[Translator, int]:
+    """Open a model with one thread or with torch's number, whichever decodes a batch faster.
+
+    On a virtual machine two threads can take several times as long as one.
+    """
+    counts = sorted({1, torch.get_num_threads()}) if device == "cpu" else [1]
+    models = [_open(parts, precision, device, count) for count in counts]
+    if len(models) == 1:
+        return models[0], counts[0]
+    length = {"min_decoding_length": len(batch[0]), "max_decoding_length": len(batch[0])}
+
+    def seconds(model: Translator) -> float:
+        begin = time.perf_counter()
+        model.translate_batch(batch, beam_size=1, **length)
+        return time.perf_counter() - begin
+
+    # The first trial is a warm-up.
+    trials = [[seconds(model) for model in models] for _ in range(4)][1:]
+    shortest = [min(taken) for taken in zip(*trials)]
+    best = shortest.index(min(shortest))
+    return models[best], counts[best]
+
+
+def _open(parts: dict[str, bytes], precision: str, device: str, threads: int) -> Translator:
+    """Open a model from the contents of its files, by name."""
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        "verifier",
+        device=device,
+        compute_type=precision,
+        inter_threads=1,
+        intra_threads=threads,
+        files=parts,
+    )
+
+
+def _check(
+    model: Translator, verifier: TransformerModelBase, source: Dictionary, target: Dictionary
+) -> None:
+    """Compare the scores that both give to our AR's output for made-up sentences."""
+    longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
+    batch = made_up(source, CHECKED, min(12, longest))
+    limits = GenerationLimits(max_len_b=min(16, longest - 1))
+    rows = build_generator(verifier, None, target, limits=limits).generate([], batch)
+    sentences = [symbols(source, ids[:-1]) for ids in batch["net_input"]["src_tokens"]]
+    outputs = [symbols(target, best[0]["tokens"][:-1]) for best in rows]
+    scored = model.score_batch(sentences, outputs, max_input_length=0)
+    for row, result in zip(rows, scored, strict=True):
+        scores = torch.tensor(result.log_probs)
+        if not torch.allclose(row[0]["positional_scores"], scores, rtol=0, atol=TOLERATED):
+            raise ConversionError("CTranslate2 makes something else of this verifier")
+
+
+def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
+    """Return the symbols of ``(length,)`` ids."""
+    return [dictionary[i] for i in ids.tolist()]
+
+
+def refuse_languages(tokens: LanguageTokens) -> None:
+    """Refuse language tokens, which CTranslate2 does not put where fairseq does."""
+    if tokens != LanguageTokens():
+        raise ConversionError("it cannot do language tokens")
+
+
+def convert_verifier(
+    verifier: TransformerModelBase, source: Dictionary, target: Dictionary, folder: Path
+) -> None:
+    """Write the model, in float32.
+
+    Args:
+        verifier: on the CPU, in float32, without gradients.
+        folder: is made; must not be there.
+    """
+    from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs import TransformerSpec, transformer_spec
+
+    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
+    try:
+        activation = converter._SUPPORTED_ACTIVATIONS[cfg.activation_fn]
+        spec = TransformerSpec(
+            transformer_spec.TransformerEncoderSpec(
+                len(encoder.layers),
+                cfg.encoder.attention_heads,
+                pre_norm=cfg.encoder.normalize_before,
+                activation=activation,
+                layernorm_embedding=encoder.layernorm_embedding is not None,
+            ),
+            transformer_spec.TransformerDecoderSpec(
+                len(decoder.layers),
+                cfg.decoder.attention_heads,
+                pre_norm=cfg.decoder.normalize_before,
+                activation=activation,
+                no_final_norm=decoder.layer_norm is None,
+                layernorm_embedding=decoder.layernorm_embedding is not None,
+                project_in_out=decoder.project_in_dim is not None,
+            ),
+        )
+        converter.set_transformer_encoder(spec.encoder, encoder)
+        converter.set_transformer_decoder(spec.decoder, decoder)
+        spec.register_source_vocabulary(list(source.symbols))
+        spec.register_target_vocabulary(list(target.symbols))
+        # fairseq's sources end with EOS, and its targets begin with it.
+        spec.config.add_source_eos = True
+        spec.config.decoder_start_token = spec.config.eos_token
+        spec.validate()
+        spec.optimize()
+        folder.mkdir()
+        spec.save(str(folder))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # An unknown activation, no positions, and so on.
+        raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error

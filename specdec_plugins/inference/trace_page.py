@@ -1,0 +1,216 @@
+"""Trace files, one JSON line a sentence, and the page made of them.
+
+The page is HTML that is complete in itself and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import StepTrace
+from specdec_plugins.files.errors import InferenceError, counted, explained
+from specdec_plugins.files.lines import STANDARD, OutputLines
+
+PAD = "<pad>"
+"""fairseq's symbol, in every dictionary."""
+Bar = tuple[int, int, int]
+"""A length or slot, the number of its steps, and of how many."""
+
+
+@dataclass(frozen=True)
+class SentenceTrace:
+    """A line of a trace file: line n belongs to line n of the input and of the output."""
+
+    source: str
+    """The line as it was read."""
+    output: str
+    """Its translation as it was written."""
+    steps: list[StepTrace]
+    """The steps; none for a line without words, which no model was run for."""
+    forced: list[str] = field(default_factory=list)
+    """The tokens of the target prefix, which came before the first step."""
+
+    def to_json(self) -> str:
+        """Return the line, without a line feed."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> SentenceTrace:
+        """Read a line."""
+        try:
+            # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
+            sentence = msgspec.convert(json.loads(line), cls)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise ValueError(f"is no trace of a sentence ({error})") from None
+        for step in sentence.steps:
+            size, parents = len(step.drafted), enumerate(step.parents or ())
+            figures = (step.parents, step.p, step.q, step.p_acc, step.head)
+            whole = all(values is None or len(values) == size for values in figures)
+            whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
+            if not (whole and all(-1 <= parent < index for index, parent in parents)):
+                raise ValueError("is no trace of a sentence (a step contradicts itself)")
+        return sentence
+
+
+def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
+    """Return the trace file beside ``output``; a resumed one keeps as many lines as the output.
+
+    Write a sentence's trace before its output, so that a run that is stopped never leaves an output
+    without its trace.
+    """
+    if path == STANDARD:
+        raise InferenceError("--trace -: cannot go to standard output; name a file")
+    trace = OutputLines(path, resume, "--trace")
+    if trace.done < output.done:
+        raise InferenceError(
+            f"--trace {path}: has {trace.done} lines, {output.path} already {output.done}; name "
+            "the trace of that output, or begin anew without --resume"
+        )
+    return trace
+
+
+def read_trace(path: str) -> Iterator[SentenceTrace]:
+    """Yield the sentences of a trace file.
+
+    Raises:
+        InferenceError: a file that cannot be read or holds no sentence, or a line that is none.
+    """
+    number = 0
+    with explained(f"{path}: cannot be read", "check the path"), open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield SentenceTrace.from_json(line)
+            except ValueError as error:
+                remedy = "write the trace anew"
+                if not line.endswith(b"\n"):
+                    remedy = "the run that wrote it was stopped: go on with its --resume"
+                raise InferenceError(f"{path}, line {number}: {error}; {remedy}") from error
+    if not number:
+        raise InferenceError(f"{path}: holds no sentence; write it with inference.py --trace")
+
+
+@dataclass
+class TraceTotals:
+    """Counts over all sentences of a trace."""
+
+    statistics: DecodingStatistics = field(default_factory=DecodingStatistics)
+    """The counts of the run itself, but that a step which verified the rest of an earlier draft
+    counts as a drafter's pass. Times and the histogram are left out."""
+    blank_lines: int = 0
+    """Lines without words, which no step was taken for."""
+    lengths: Counter[int] = field(default_factory=Counter)
+    """Steps by acceptance length: committed tokens, bonus token included."""
+    reached: Counter[int] = field(default_factory=Counter)
+    """Steps by slot (0 is the first) that reached it: see :func:`reached_slots`."""
+    accepted: Counter[int] = field(default_factory=Counter)
+    """Steps by slot that accepted its token."""
+    ratios: list[float] = field(default_factory=list)
+    """min(1, p / q) of every token of a sampled chain whose slot was reached."""
+
+    def add(self, sentence: SentenceTrace) -> None:
+        """Count a line of a trace."""
+        counts = self.statistics
+        self.blank_lines += not sentence.steps
+        counts.sentences += bool(sentence.steps)
+        counts.forced_tokens += len(sentence.forced)
+        counts.verifier_calls += bool(sentence.forced)
+        for step in sentence.steps:
+            counts.steps += 1
+            counts.verifier_calls += 1
+            counts.drafter_calls += bool(step.drafted)
+            counts.drafted_tokens += len(step.drafted)
+            counts.verified_tokens += step.verify_length
+            counts.accepted_tokens += step.accepted
+            counts.committed_tokens += step.committed
+            self.lengths[step.committed] += 1
+            self.reached.update(range(reached_slots(step)))
+            self.accepted.update(range(step.accepted))
+            if step.parents is None:
+                judged = (step.p_acc or [])[: reached_slots(step)]
+                self.ratios += [ratio for ratio in judged if ratio is not None]
+
+    def length_bars(self) -> list[Bar]:
+        """Return the steps by acceptance length, from 1 to the longest."""
+        steps, longest = self.statistics.steps, max(self.lengths, default=0)
+        return [(length, self.lengths[length], steps) for length in range(1, longest + 1)]
+
+    def slot_bars(self) -> list[Bar]:
+        """Return the steps that accepted a slot's token, among those that reached it."""
+        return [(slot, self.accepted[slot], steps) for slot, steps in sorted(self.reached.items())]
+
+
+def reached_slots(step: StepTrace) -> int:
+    """Return how many slots of a step were judged by themselves.
+
+    Those are the verified slots all before which were accepted, without EOS: the accepted ones and
+    the first rejected one. In a tree, depths are slots: where the accepted path could have gone on,
+    the next slot was rejected.
+    """
+    if step.bonus is None:
+        return step.accepted
+    if step.parents is None:
+        return step.accepted + (step.accepted < step.verify_length)
+    rejected = range(step.accepted, step.verify_length)
+    # Padding only fills a tree up: it is no candidate.
+    after = {step.parents[index] for index in rejected if step.drafted[index] != PAD}
+    return step.accepted + (step.accepted - 1 in after)
+
+
+def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
+    """Return a draft as lines to draw: the depth of a line's first token, and its tokens' indices.
+
+    A chain is one line. In a tree the line of a token goes on with its first child; each other
+    child begins a line of its own below.
+    """
+    lines: list[tuple[int, list[int]]] = []
+    depth = {-1: 0}
+    line_of: dict[int, tuple[int, list[int]]] = {-1: (0, [])}
+    for index in range(len(step.drafted)):
+        parent = index - 1 if step.parents is None else step.parents[index]
+        depth[index], line = depth[parent] + 1, line_of[parent]
+        if line[1][-1:] != [parent]:
+            below = lines.index(line) + 1 if line in lines else len(lines)
+            line = depth[parent], []
+            lines.insert(below, line)
+        line[1].append(index)
+        line_of[index] = line
+    return lines
+
+
+def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:
+    """Return the page. All text is escaped, and the page itself forbids scripts and outer files.
+
+    Args:
+        sentences: read once.
+        limit: sentences to show; the counts are of all.
+        name: the trace's name on the page.
+    """
+    totals = TraceTotals()
+    shown: list[SentenceTrace] = []
+    lines = 0
+    for lines, sentence in enumerate(sentences, start=1):
+        totals.add(sentence)
+        if lines <= limit:
+            shown.append(sentence)
+    environment = Environment(
+        loader=PackageLoader("specdec_plugins.inference", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("trace_page.html").render(
+        name=name,
+        totals=totals,
+        shown=shown,
+        left_out=lines - len(shown),
+        counted=counted,
+        branches=branches,
+    )

@@ -1,0 +1,138 @@
+"""Drafts from texts and copies never change strict output, nor the distribution of samples."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from conftest import examples, make_batch, make_verifier
+from controlled import verifier
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import DICTIONARY
+
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.text_drafting import DRAFTS, CopyDrafter, TextDrafter
+
+LIMITS = GenerationLimits(max_len_b=20)
+EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
+
+
+def generator(drafter: Any, controller: str = "constant", k: int = 64) -> SpeculativeGenerator:
+    chosen = CONTROLLERS[controller]().ready(k)
+    return SpeculativeGenerator(verifier(), drafter, DICTIONARY, chosen, limits=LIMITS)
+
+
+@cache
+def greedy(lengths: tuple[int, ...], seed: int, forced: bool = False) -> Any:
+    prefix = torch.tensor([[4], [5], [PAD]] * len(lengths))[: len(lengths)] if forced else None
+    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
+    return plain.generate([], make_batch(list(lengths), seed=seed), prefix), prefix
+
+
+def assert_greedy(found: Any, expected: Any) -> None:
+    for (one,), (other,) in zip(found, expected, strict=True):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        scores = one["positional_scores"], other["positional_scores"]
+        torch.testing.assert_close(*scores, atol=1e-9, rtol=1e-9)
+
+
+LENGTHS = st.sampled_from([(5,), (3, 9, 6), (1, 2, 3, 4, 5, 6, 7, 8)])
+CONTROLLER = st.sampled_from(["constant", "heuristic", "confidence"])
+
+
+@examples(30)
+@given(
+    lengths=LENGTHS,
+    seed=st.integers(0, 9),
+    controller=CONTROLLER,
+    forced=st.booleans(),
+    k=st.integers(1, 64),
+    data=st.data(),
+)
+def test_any_text_gives_the_verifiers_words(
+    lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, data: st.DataObject
+) -> None:
+    """The verifier's own output with tokens replaced, left out or added at any place."""
+    expected, prefix = greedy(lengths, seed, forced)
+    texts = []
+    for (hypothesis,) in expected:
+        text = hypothesis["tokens"].tolist()
+        for _ in range(data.draw(st.integers(0, 3))):
+            at = data.draw(st.integers(0, len(text)))
+            token = data.draw(st.integers(4, len(DICTIONARY) - 1))
+            text[at : at + data.draw(st.integers(0, 1))] = [token] * data.draw(st.integers(0, 2))
+        texts.append(torch.tensor([*text, EOS]))
+    batch = make_batch(list(lengths), seed=seed)
+    batch["net_input"][DRAFTS] = torch.nn.utils.rnn.pad_sequence(texts, True, PAD)
+    assert_greedy(generator(TextDrafter(PAD), controller, k).generate([], batch, prefix), expected)
+
+
+@examples(30)
+@given(
+    lengths=LENGTHS,
+    seed=st.integers(0, 9),
+    controller=CONTROLLER,
+    forced=st.booleans(),
+    k=st.integers(1, 64),
+    noise=st.sampled_from([0.0, 0.02, 0.3]),
+)
+def test_any_copy_gives_the_verifiers_words(
+    lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, noise: float
+) -> None:
+    """Also a copy that often disagrees, as its weights are others."""
+    expected, prefix = greedy(lengths, seed, forced)
+    copy = CopyDrafter(SpeculativeGenerator(noisy(noise), None, DICTIONARY, limits=LIMITS))
+    batch = make_batch(list(lengths), seed=seed)
+    made = generator(copy, controller, k)
+    assert_greedy(made.generate([], batch, prefix), expected)
+    if not noise and k == 64 and controller != "confidence":
+        assert made.statistics.verifier_calls <= 2 * len(lengths) + len(lengths) * bool(forced)
+
+
+@cache
+def noisy(noise: float) -> Any:
+    model = make_verifier(seed=1).requires_grad_(False)
+    model.load_state_dict(verifier().state_dict())
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.add_(noise * parameter.std().nan_to_num() * torch.randn_like(parameter))
+    return model
+
+
+def test_the_source_is_a_draft() -> None:
+    """Tokens of the source go by their symbols' numbers in the target's dictionary."""
+    batch = make_batch([6, 4], seed=3)
+    symbols = list(range(len(DICTIONARY)))
+    symbols[4], symbols[5] = 5, 4
+    drafting = TextDrafter(PAD, symbols).drafting(batch["net_input"], None, False)  # type: ignore[arg-type]
+    sources = batch["net_input"]["src_tokens"].tolist()
+    assert drafting._texts == [[symbols[i] for i in row if i != PAD] for row in sources]
+    expected, _ = greedy((6, 4), 3)
+    assert_greedy(generator(TextDrafter(PAD, symbols)).generate([], batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("committed", "near", "expected"),
+    [
+        ([7, 8, 9], 0, 3),
+        ([1, 8, 9], 0, 3),
+        ([8, 9, 7], 4, 4),
+        ([7], 4, 4),
+        ([7], 0, 1),
+        ([5, 6], 0, None),
+        ([9, 2], 0, None),
+    ],
+)
+def test_where_a_text_goes_on(committed: list[int], near: int, expected: int | None) -> None:
+    """After the last 3, 2 or 1 committed tokens, at the nearest place; never after its end."""
+    drafting = TextDrafter(1).drafting({DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}, None, False)  # type: ignore[arg-type]
+    drafting._next, drafting._lost = [near], {0}
+    batch: Any = type("Batch", (), {})()
+    batch.rows, batch.tokens = [0], [committed]
+    drafting._find(batch, [0])
+    assert (None if 0 in drafting._lost else drafting._next[0]) == expected

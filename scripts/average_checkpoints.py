@@ -19,8 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.checkpoints.export import inference_state
-from specdec_plugins.checkpoints.loading import first_mismatches, save_state
-from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.checkpoints.loading import first_mismatches, load_upgraded, save_state
 from specdec_plugins.host.packed_encoder import without_copies
 
 
@@ -44,12 +43,10 @@ def average(paths: list[Path], output: Path, as_transformer: bool = False) -> No
             sys.exit(f"average_checkpoints.py: {path}: {fault}; give checkpoints of one training")
         total = {name: w + model[name] if w.is_floating_point() else w for name, w in total.items()}
     shared: dict[object, torch.Tensor] = {}  # a table that is shared stays one
-    means = {
-        name: shared.setdefault((weights[name].data_ptr(), w.shape), w / len(paths))
-        if w.is_floating_point()
-        else w
-        for name, w in total.items()
-    }
+    means = {}
+    for name, w in total.items():
+        mean = w / len(paths) if w.is_floating_point() else w
+        means[name] = shared.setdefault((weights[name].data_ptr(), w.shape), mean)
     save_state(inference_state(first, means), output)
 
 

@@ -25,22 +25,13 @@ def words(text: str) -> str:
     return f"{text} ".replace("@@ ", "").rstrip()
 
 
-def closest(outputs: list[str], reference: str) -> str:
-    """Return the output with the highest sentence BLEU against the reference."""
-    references = [words(reference)]
-    return max(outputs, key=lambda output: METRIC.sentence_score(words(output), references).score)
-
-
 def main() -> None:
     """Write the closest outputs to standard output."""
-    if len(sys.argv) != 3:
-        sys.exit(str(__doc__))
-    sys.stdout.reconfigure(encoding="utf-8")
-    beams, references = (Path(path).read_bytes().decode().split("\n") for path in sys.argv[1:])
-    if len(beams) != len(references):
-        sys.exit(f"closest.py: {sys.argv[1]} and {sys.argv[2]} differ in number of lines")
-    for beam, reference in zip(beams[:-1], references):
-        print(closest(beam.split("\t"), reference))
+    beams, references = (Path(path).read_bytes().decode().split("\n") for path in sys.argv[1:3])
+    for beam, reference in zip(beams[:-1], references[:-1], strict=True):
+        wanted = [words(reference)]
+        scores = {out: METRIC.sentence_score(words(out), wanted).score for out in beam.split("\t")}
+        sys.stdout.buffer.write(f"{max(scores, key=scores.__getitem__)}\n".encode())
 
 
 if __name__ == "__main__":

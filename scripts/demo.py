@@ -25,18 +25,14 @@ sys.path.insert(0, str(ROOT))
 
 
 @contextmanager
-def doing(what: str, pause: float = 5) -> Iterator[None]:
-    """Say on standard error what is done, and for how long: in a terminal every second, else after
-    each ``pause`` of so many seconds."""
-    print(f"  {what}", file=sys.stderr, flush=True)
-    terminal, done = sys.stderr.isatty(), threading.Event()
+def doing(text: str, pause: float = 5) -> Iterator[None]:
+    """Print on standard error what is done, and every ``pause`` seconds for how long."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+    done, begin = threading.Event(), time.monotonic()
 
     def tick() -> None:
-        begin = time.monotonic()
-        while not done.wait(1 if terminal else pause):
-            text = f"    {time.monotonic() - begin:.0f} s"
-            print(f"\r{text}" if terminal else text, end="" if terminal else "\n", file=sys.stderr)
-            sys.stderr.flush()
+        while not done.wait(pause):
+            print(f"    {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
     ticker = threading.Thread(target=tick, daemon=True)
     ticker.start()
@@ -45,8 +41,6 @@ def doing(what: str, pause: float = 5) -> Iterator[None]:
     finally:
         done.set()
         ticker.join()
-        if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 with doing("loading fairseq and torch"):
@@ -55,11 +49,9 @@ with doing("loading fairseq and torch"):
     import html
     import select
     import shutil
-    import statistics
     import textwrap
-    from dataclasses import dataclass
     from functools import partial
-    from itertools import groupby
+    from statistics import median
     from typing import Any
 
     import torch
@@ -70,32 +62,30 @@ with doing("loading fairseq and torch"):
     from specdec_plugins.files.command import Parser, command, put
     from specdec_plugins.files.errors import counted
     from specdec_plugins.files.lines import Line
-    from specdec_plugins.inference import (
-        Settings,
-        Translation,
-        Translator,
-        load_translator,
-    )
+    from specdec_plugins.inference import Settings, Translation, Translator, load_translator
     from specdec_plugins.machine import choose_threads
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
-fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
-END = "</s>"
+fill = partial(
+    textwrap.fill,
+    width=WIDTH,
+    break_long_words=False,
+    break_on_hyphens=False,
+    initial_indent="  ",
+    subsequent_indent="  ",
+)
 BEGIN, FINISH = "\ue000", "\ue001"
-"""Of what was drafted, while lines are filled: each as wide as a bracket, and in no text."""
+"""Marks of drafted text while lines are filled: each as wide as a bracket, and in no text."""
 COLOURED = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 DRAFTED = ("\x1b[1;32m", "\x1b[0m") if COLOURED else ("[", "]")
-FAINT = ("\x1b[2m", "\x1b[0m") if COLOURED else ("", "")
-MARKS = (
-    f"\n  {DRAFTED[0]}drafted and accepted in one step{DRAFTED[1]}, the verifier's own word "
-    "between\n"
-)
+MARKS = "\n  {0}drafted and accepted in one step{1}, the verifier's own word between\n\n"
 NEXT = """
   Next:
     . .venv/bin/activate
     specdec-translate {model} < FILE
     specdec-tune {model}      (the fastest way here)
     specdec-make-pair VERIFIER SOURCES OUT --dry-run  (your own verifier)
+
 """
 SHOWN = 8
 """Translations that are shown; all are timed."""
@@ -103,192 +93,143 @@ WARM = 4
 """Sentences that a system decodes before it is timed."""
 BEAM, BASELINE = "fairseq beam 5", "fairseq beam 1"
 GREEDY, STRICT = "specdec, no drafts", "specdec"
-EXAMPLES = {"multi30k.en-de": "captions"}
-"""In data/, of a pair that knows little else; for others it is "example"."""
-
-
-@dataclass
-class Timed:
-    """What a system took, and what it wrote."""
-
-    seconds: list[float]
-    """Of decoding all sentences, a number a run."""
-    texts: list[str]
-    accepted: float | None = None
-    """Acceptance length; None without drafts."""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
+Timed = dict[str, tuple[float, list[str]]]
+"""Median seconds of all sentences, and the translations, by system."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
-    found = Parser("demo.py", __doc__)
-    add, model = found.add_argument, ROOT / "checkpoints" / "wmt.en-de"
+    """Return the parser of the command line."""
+    result = Parser("demo.py", __doc__)
+    add, model = result.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     choices = ("float32", "bfloat16", "int8")
-    add(
-        "--precision",
-        choices=choices,
-        default="float32",
-        help="of all; fairseq has float32 for int8",
-    )
+    add("--precision", choices=choices, default="float32", help="of all; of fairseq never int8")
     add("--repeats", metavar="N", type=int, default=3, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
     add("--lines", metavar="N", type=int, default=20, help="only the first so many")
     add("--table-only", action="store_true", help="do not show the translations")
-    return found
+    return result
 
 
 @command("demo.py", failed=1)
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
     args = parser().parse_args(argv)
-    for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
-        if value < 1:
-            raise ValueError(f"{flag} {value}: must be at least 1")
-    sources = read_text(text(args), args.lines, "--source")
+    if args.repeats < 1:
+        raise ValueError(f"--repeats {args.repeats}: must be at least 1")
+    captions = args.model.resolve().name == "multi30k.en-de"  # a pair that knows little else
+    examples = ROOT / "data" / ("captions.en" if captions else "example.en")
+    sources = read_text(str(args.source or examples), args.lines, "--source")
     choose_threads()
     with doing("loading the pair; the first time it is compiled for this processor"):
         ours = load(args, strategy="specdec", controller=Tree(), trace=True)
     if not args.table_only:
-        put(f"{MARKS}\n")
+        put(MARKS.format(*DRAFTED))
         for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
             show(source.text, translation)
-    # What notes every step takes time.
+    # Recording every step takes time.
     recorders, ours.generator.observers = ours.generator.observers, []
-    table(measure(args, ours, sources), args, ours)
+    timed = measure(args, ours, sources)
+    table(timed, args, ours)
     ours.generator.observers = recorders
     if not args.table_only:
         talk(ours)
         model = args.model.resolve()
         inside = model.is_relative_to(ROOT)
-        put(NEXT.format(model=model.relative_to(ROOT) if inside else model) + "\n")
+        put(NEXT.format(model=model.relative_to(ROOT) if inside else model))
 
 
-def text(args: argparse.Namespace) -> str:
-    """The file of sentences: the one given, or the pair's examples."""
-    name = EXAMPLES.get(args.model.resolve().name, "example")
-    return str(args.source or ROOT / "data" / f"{name}.en")
+def load(args: argparse.Namespace, **options: Any) -> Translator:
+    """Return a translator; fairseq's, which has no int8, in float32."""
+    stock = options["strategy"] == "fairseq" and args.precision == "int8"
+    precision = "float32" if stock else args.precision
+    settings = Settings.of_model(args.model, engine=args.engine, precision=precision, **options)
+    return load_translator(settings)
 
 
-def load(args: argparse.Namespace, **given: Any) -> Translator:
-    """A translator; fairseq's, which has no int8, in float32."""
-    precision = args.precision
-    if given["strategy"] == "fairseq" and precision == "int8":
-        precision = "float32"
-    return load_translator(
-        Settings.of_model(args.model, engine=args.engine, precision=precision, **given)
-    )
-
-
-def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> dict[str, Timed]:
+def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> Timed:
     """Time all systems, one after another, so that only one of fairseq's is in memory."""
-    found = {}
+    timed = {}
     for name, beam in ((BEAM, 5), (BASELINE, 1)):
         with doing(f"timing {name}"):
             stock = load(args, strategy="fairseq", beam=beam)
-            found[name] = timed(stock, sources, args.repeats)
+            timed[name] = run(stock, sources, args.repeats)
             # A model and its generator name each other.
             del stock
             gc.collect()
     drafting = ours.generator.controller
-    with doing(f"timing {GREEDY}"):
-        ours.generator.controller = NoDrafts()
-        found[GREEDY] = timed(ours, sources, args.repeats)
-    with doing(f"timing {STRICT}"):
-        ours.generator.controller = drafting
-        found[STRICT] = timed(ours, sources, args.repeats)
-        found[STRICT].accepted = ours.statistics.acceptance_length
-    return found
+    for name, controller in ((GREEDY, NoDrafts()), (STRICT, drafting)):
+        with doing(f"timing {name}"):
+            ours.generator.controller = controller
+            timed[name] = run(ours, sources, args.repeats)
+    return timed
 
 
-def timed(system: Translator, sources: list[Line], repeats: int) -> Timed:
-    """Decoding seconds of every run, after a warm-up, and the texts."""
+def run(system: Translator, sources: list[Line], repeats: int) -> tuple[float, list[str]]:
+    """Return the median seconds of decoding, after a warm-up, and the texts."""
     seconds, texts = [], []
     system.warm_up(sources[:WARM])
     for _ in range(repeats):
         before = system.statistics.total_seconds
         texts = [translation.text for translation in system.translate(sources)]
         seconds.append(system.statistics.total_seconds - before)
-    return Timed(seconds, texts)
+    return median(seconds), texts
 
 
 def show(source: str, translation: Translation) -> None:
-    """A sentence, and its translation with what was drafted marked."""
-    steps, tokens = len(translation.accepted), len(translation.tokens)
-    about = f"{counted(tokens, 'token')} in {counted(steps, 'step')}"
-    put(f"{fill(source, initial_indent='  ', subsequent_indent='  ')}\n")
-    put(f"{wrapped(translation.text, list(pieces(translation)))}\n")
-    put(f"  {FAINT[0]}{about}{FAINT[1]}\n\n")
+    """Print a sentence, and its translation with what was drafted marked."""
+    steps = counted(len(translation.accepted), "step")
+    lines = fill(marked(translation)).replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
+    put(f"{fill(source)}\n{lines}\n  {counted(len(translation.tokens), 'token')} in {steps}\n\n")
 
 
-def pieces(translation: Translation) -> Iterator[tuple[list[str], bool]]:
-    """The translation's subwords by step: what was drafted and accepted, then the verifier's."""
-    assert translation.trace is not None
-    for step in translation.trace.steps:
-        yield step.drafted[: step.accepted], True
-        yield [step.bonus] if step.bonus is not None else [], False
-
-
-def wrapped(translation: str, parts: list[tuple[list[str], bool]]) -> str:
-    """Lines of the translation in which what was drafted is marked.
+def marked(translation: Translation) -> str:
+    """Return the translation with marks around what was drafted and accepted in one step.
 
     Letters of subwords are those of the text, in its order; blanks are put where the language wants
     them. Where a tokenizer changes letters, too, nothing is marked.
     """
-    runs: list[tuple[int, bool]] = []
+    owners: list[tuple[int, bool]] = []  # step of each letter, and whether it was drafted
     letters = ""
-    for number, (tokens, drafted) in enumerate(parts):
-        for token in tokens:
-            bare = "" if token == END else html.unescape(token.removesuffix("@@"))
+    assert translation.trace is not None
+    for number, step in enumerate(translation.trace.steps):
+        for token, drafted in [(t, True) for t in step.drafted[: step.accepted]] + [
+            (step.bonus, False)
+        ]:
+            bare = "" if token in (None, "</s>") else html.unescape(token.removesuffix("@@"))
             bare = bare.replace("\u2581", "").replace(" ", "")
             letters += bare
-            runs += [(number, drafted)] * len(bare)
-    if letters == "".join(translation.split()):
-        translation = marked(translation, runs)
-    lines = fill(translation, initial_indent="  ", subsequent_indent="  ")
-    return lines.replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
+            owners += [(number, drafted)] * len(bare)
+    if letters != "".join(translation.text.split()):
+        return translation.text
+    out, blanks, last = "", "", (-1, False)
+    following = iter(owners)
+    for letter in translation.text:
+        if letter.isspace():
+            blanks += letter
+            continue
+        owner = next(following)
+        out += blanks if owner == last else FINISH * last[1] + blanks + BEGIN * owner[1]
+        out, blanks, last = out + letter, "", owner
+    return out + FINISH * last[1]
 
 
-def marked(translation: str, runs: list[tuple[int, bool]]) -> str:
-    """The translation with marks around what was drafted; ``runs`` has of each letter the number of
-    its part, and whether that was drafted."""
-    following = iter(runs)
-    # A blank belongs to what stands before it.
-    run = (-1, False)
-    owners = []
-    for letter in translation:
-        run = run if letter.isspace() else next(following)
-        owners.append((letter, run))
-    out = ""
-    for (_, drafted), group in groupby(owners, key=lambda owner: owner[1]):
-        words = "".join(letter for letter, _ in group)
-        body = words.rstrip()
-        out += f"{BEGIN}{body}{FINISH}{words[len(body) :]}" if drafted else words
-    return out
-
-
-def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -> None:
+def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
     """Print a row a system, and how it was measured."""
-    baseline = found[BASELINE]
+    base, expected = timed[BASELINE]
     put(f"\n  {'':18}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
-    for name, one in found.items():
-        milliseconds = 1000 * one.median / len(one.texts)
-        same = sum(a == b for a, b in zip(one.texts, baseline.texts))
-        put(
-            f"  {name:18}  {milliseconds:13.1f}  {baseline.median / one.median:13.1f}"
-            f"  {f'{same}/{len(one.texts)}':>10}\n"
-        )
-    threads = counted(torch.get_num_threads(), "thread")
+    for name, (seconds, texts) in timed.items():
+        same = f"{sum(a == b for a, b in zip(texts, expected))}/{len(texts)}"
+        milliseconds = 1000 * seconds / len(texts)
+        put(f"  {name:18}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (
-        f"Against {BASELINE}, greedy search. {counted(len(baseline.texts), 'sentence')}, one at a "
-        f"time, {threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
-        f"{ours.precision}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
+        f"Against {BASELINE}, greedy search. {counted(len(expected), 'sentence')}, one at a time, "
+        f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(args.repeats, 'run')}; "
+        f"specdec by {ours.engine} in {ours.precision}, "
+        f"{ours.statistics.acceptance_length:.2f} tokens a step. Decoding only."
     )
-    put(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}\n")
+    put(f"\n{fill(notes)}\n")
 
 
 def talk(translator: Translator) -> None:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Check and time recorded steps on a GPU, in one process of about five minutes.
 
-    scripts/gpu_check.py OUT                  # exact, steps, timing, profile
+    scripts/gpu_check.py OUT                  # exact, steps, timing
     scripts/gpu_check.py OUT --parts big      # a Transformer-big of random weights
     scripts/gpu_check.py OUT --device cpu     # tried without a GPU: recorded steps are called
 
 exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
-clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists
-the kernels of a step. OUT gets results.jsonl, a line a figure, on disk as soon as it is known.
+clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed). OUT gets
+results.jsonl, a line a figure, on disk as soon as it is known.
 A part that fails or takes too long says so there, and the next one begins.
 """
 
@@ -227,27 +227,6 @@ def take_turns(
         bench.note(**about, system=name, **speed, tokens=tokens, tokens_a_step=rate)
 
 
-@torch.no_grad()
-def profile(bench: Bench) -> None:
-    """List the kernels of a step, the slowest first."""
-    activity = torch.profiler.ProfilerActivity
-    activities = [activity.CUDA if bench.cuda else activity.CPU]
-    precision = bench.args.precisions[0]
-    models = bench.pair(precision)
-    for name in ("AR", "chain", "tree 32"):
-        about = {"system": name, "precision": precision, "batch": 1}
-        step, replay = step_of(bench, models, about)
-        with torch.profiler.profile(activities=activities) as seen:
-            for _ in range(5):
-                replay()
-                step.outcome.read()
-        events = seen.key_averages()
-        kernels = [(e.key[:80], e.count / 5, e.self_device_time_total / 5) for e in events]
-        kernels.sort(key=lambda kernel: -kernel[2])
-        count, busy = (sum(kernel[i] for kernel in kernels) for i in (1, 2))
-        bench.note("profile", **about, kernels=count, busy_us=busy, slowest=kernels[:15])
-
-
 class Scripted(StrictRule):
     """Accepts as a table says, whatever was drafted: the speed of a pair that accepts so much."""
 
@@ -259,7 +238,7 @@ class Scripted(StrictRule):
         object.__setattr__(self, "table", (torch.arange(slots) < accepted[:, None]).to(device))
         object.__setattr__(self, "tick", torch.zeros(1, dtype=torch.long, device=device))
 
-    def agrees(self, verification: Any, own: Any, drafted: Any, after: Any) -> torch.Tensor:
+    def agrees(self, verification: Any, tokens: Any, drafted: Any, after: Any) -> torch.Tensor:
         rows = torch.arange(len(drafted), device=drafted.device) * 61 + self.tick
         self.tick.add_(1)
         return self.table.index_select(0, rows % 997)[:, : drafted.size(1)]
@@ -284,12 +263,8 @@ def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
         words.add_symbol(f"w{number}")
     torch.manual_seed(0)
     shared = {"max_source_positions": 256, "max_target_positions": 256, "dropout": 0.0}
-    widths = {
-        "embed_dim": dim,
-        "ffn_embed_dim": 4 * dim,
-        "attention_heads": heads,
-        "layers": layers,
-    }
+    widths = {"embed_dim": dim, "ffn_embed_dim": 4 * dim, "layers": layers}
+    widths["attention_heads"] = heads
     both = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in widths.items()}
     options = argparse.Namespace(share_all_embeddings=True, **shared, **both)
     base_architecture(options)
@@ -311,7 +286,7 @@ def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
 
 
 PARTS = {"exact": (exact, 90), "steps": (steps, 60), "timing": (timing, 120)}
-PARTS |= {"profile": (profile, 45), "big": (big, 180)}
+PARTS |= {"big": (big, 180)}
 """Each part, and the most seconds that it may take on a GPU."""
 
 
@@ -327,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="folder of the results")
-    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing", "profile"])
+    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing"])
     add("--device", default="cuda")
     add("--pair", type=Path, default=ROOT / "checkpoints" / "wmt.en-de")
     add("--source", type=Path, default=ROOT / "data" / "example.en", help="raw text")

@@ -15,7 +15,8 @@ easy matches, and an escaped side would not match one that is not. The second fi
 both sides, the reference too; to quote sacreBLEU, prefer --raw with the untouched reference.
 
 With --raw both are ordinary text: the first figure tokenises them (sacremoses, no dash splitting,
-no escaping), the second takes them as they are.
+no escaping), the second takes them as they are. Text of a language without blanks is cut by
+sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
 """
 
 import argparse
@@ -25,13 +26,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 try:
-    from sacrebleu.metrics.bleu import BLEU, BLEUScore
+    from sacrebleu.metrics.bleu import BLEUScore
     from sacremoses import MosesDetokenizer
 
     from specdec_plugins.evaluation.bleu import (
         compound_split_bleu,
-        moses_tokens,
+        metric_of,
         plain_tokens,
+        tokens_of,
     )
 except ImportError as error:
     sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
@@ -78,9 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("hyp", type=Path, metavar="HYP", help="translations, one a line")
     parser.add_argument("ref", type=Path, metavar="REF", help="references, line by line")
     parser.add_argument("--raw", action="store_true", help="HYP and REF are untokenised text")
-    parser.add_argument(
-        "--lang", default="de", help="language of HYP and REF, for Moses (default: de)"
-    )
+    parser.add_argument("--lang", default="de", help="language of HYP and REF (de)")
     return parser.parse_args()
 
 
@@ -98,13 +98,13 @@ def main() -> None:
     tokenised, detokenised = [], []
     for lines in (hypotheses, references):
         if args.raw:
-            tokenised.append(moses_tokens(lines, args.lang))
+            tokenised.append(tokens_of(lines, args.lang))
             detokenised.append(lines)
         else:
             tokenised.append(plain_tokens(lines, args.lang))
             detokenised.append([detokenizer.detokenize(line.split()) for line in lines])
 
-    sacre = BLEU()
+    sacre = metric_of(args.lang)
     score = sacre.corpus_score(detokenised[0], [detokenised[1]])
     signed = score.format(signature=str(sacre.get_signature()))
     # In one piece, so that `ref.sh … | head -1` does not break the pipe.

@@ -6,7 +6,7 @@
 # base is what the package and its fastest engines need, test adds pytest, dev ruff and mypy as well.
 # Call it from other scripts and then use .venv/bin/...: it returns at once when nothing is
 # left to do, and after an interruption it takes up the work again. It reports on stderr, and of
-# what takes long every five seconds (in a terminal every second) for how long it has gone on.
+# what takes long every five seconds for how long it has gone on.
 #
 #   PYTHON           the interpreter, 3.10 to 3.12; default: the newest one found
 #   TORCH_INDEX_URL  where torch's CPU build is tried first on a machine without a GPU
@@ -34,13 +34,8 @@ die() { say "error: $*"; exit 1; }
 # Says for how long something has gone on, until it is stopped or this script is no more.
 tick() {
   local seconds=0
-  while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
-    seconds=$((seconds + 1))
-    if [ -t 2 ]; then
-      printf '\r  %d s' "$seconds" >&2
-    elif [ $((seconds % 5)) = 0 ]; then
-      printf '  %d s\n' "$seconds" >&2
-    fi
+  while sleep 5 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+    printf '  %d s\n' "$((seconds += 5))" >&2
   done
 }
 
@@ -48,13 +43,11 @@ tick() {
 doing() {
   local status=0 ticker
   say "$1"
-  shift
   tick &
   ticker=$!
   disown
-  "$@" || status=$?
+  "${@:2}" || status=$?
   kill "$ticker" 2>/dev/null || true
-  if [ -t 2 ]; then printf '\r\033[K' >&2; fi
   return "$status"
 }
 

@@ -62,12 +62,6 @@ def symbols_of(text: str) -> Counter[str]:
     return Counter(character for character in text if character in SYMBOLS)
 
 
-def is_usable(pair: Pair) -> bool:
-    """Return whether both sides are of ordinary length, and about as long as each other."""
-    short, long = sorted(len(side.split()) for side in pair)
-    return short >= 3 and long <= 40 and long <= 1.6 * short + 3
-
-
 def natural(pairs: list[Pair], draw: random.Random) -> list[Pair]:
     """Return the pairs whose sides have the same symbols, none more than MAX_EACH times."""
     taken: list[Pair] = []
@@ -117,13 +111,11 @@ def enclosed(pair: Pair, draw: random.Random) -> Pair:
     return form.format(pair[0], word=word), form.format(pair[1], word=word)
 
 
-def joined(pair: Pair, other: Pair, draw: random.Random) -> Pair:
+def joined(first: Pair, second: Pair, draw: random.Random) -> Pair:
     """Join two pairs by a sign on both sides."""
     sign = draw.choice("|=&></+*~\\^#")
-    source, target = (
-        f"{first.strip().rstrip('.')} {sign} {second.strip().rstrip('.')}"
-        for first, second in zip(pair, other)
-    )
+    sides = [[side.strip().rstrip(".") for side in pair] for pair in (first, second)]
+    source, target = (f"{before} {sign} {after}" for before, after in zip(*sides))
     return source, target
 
 
@@ -144,7 +136,7 @@ def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
     while len(made) < count:
         (make,) = draw.choices(makers, (40, 35, 15, 10))
         source, target = make()
-        if (found := symbols_of(source)) and found == symbols_of(target):
+        if (symbols := symbols_of(source)) and symbols == symbols_of(target):
             made.append((source, target))
     return made
 
@@ -152,25 +144,23 @@ def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
 def main() -> None:
     """Write the pairs that the module's text describes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", type=Path, metavar="SOURCE")
-    parser.add_argument("target", type=Path, metavar="TARGET")
-    parser.add_argument("out", metavar="OUT", help="name of the files to write, without suffix")
-    parser.add_argument("--pairs", type=int, default=60_000, metavar="N", help="pairs to write")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.add_argument("texts", type=Path, nargs=2, metavar="TEXT")
+    parser.add_argument("out", metavar="OUT")
+    parser.add_argument("--pairs", type=int, default=60_000)
+    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    files = args.source, args.target
-    sides = [path.read_text("utf-8").removesuffix("\n").split("\n") for path in files]
-    if len(sides[0]) != len(sides[1]):
-        sys.exit(f"symbol_lines.py: {args.source} and {args.target} differ in number of lines")
-    draw = random.Random(args.seed)
-    pairs = [pair for pair in zip(*sides) if is_usable(pair)]
-    found = natural(pairs, draw)[: args.pairs // 2]
-    lines = found + derived(pairs, args.pairs - len(found), draw)
+    sides = [path.read_text("utf-8").removesuffix("\n").split("\n") for path in args.texts]
+    draw, pairs = random.Random(args.seed), []
+    for pair in zip(*sides, strict=True):
+        short, long = sorted(len(side.split()) for side in pair)
+        if short >= 3 and long <= 40 and long <= 1.6 * short + 3:
+            pairs.append(pair)
+    lines = natural(pairs, draw)[: args.pairs // 2]
+    lines += derived(pairs, args.pairs - len(lines), draw)
     draw.shuffle(lines)
-    for side, path in enumerate(files):
+    for side, path in enumerate(args.texts):
         with open(f"{args.out}{path.suffix}", "x", encoding="utf-8") as file:
             file.writelines(f"{pair[side]}\n" for pair in lines)
-    print(f"{args.out}: {len(found)} pairs found, {len(lines) - len(found)} made", file=sys.stderr)
 
 
 if __name__ == "__main__":

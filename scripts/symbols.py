@@ -6,7 +6,7 @@
 
 A line of the first file is a sentence and, after a tab, the strings that its translation must
 contain; spaces do not count ("50%" is in "50 %"). Symbols are the characters of these strings that
-are neither letters, digits nor ordinary punctuation. --missing prints what is missing where.
+are neither letters, digits nor ordinary punctuation. What is missing is printed with its sentence.
 """
 
 from __future__ import annotations
@@ -15,50 +15,44 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-PUNCTUATION = frozenset(".,:;!?'\"()-")
-
 
 def symbols_of(text: str) -> Counter[str]:
     """Return how often each symbol is in a text."""
-    return Counter(c for c in text if not (c.isalnum() or c.isspace() or c in PUNCTUATION))
+    return Counter(c for c in text if not (c.isalnum() or c.isspace() or c in ".,:;!?'\"()-"))
 
 
 def missing_strings(required: list[str], translation: str) -> list[str]:
-    """Return the strings that a translation lacks; one asked for twice must be there twice."""
+    """Return the strings that a translation lacks; asked for twice, one must be there twice."""
     rest, missing = "".join(translation.split()), []
-    # The longest first: a short string must not be found inside a longer one.
+    # The longest first: a short string must not match inside a longer one.
     for string in sorted(required, key=len, reverse=True):
-        if string in rest:
-            rest = rest.replace(string, "\n", 1)
-        else:
+        if string not in rest:
             missing.append(string)
+        rest = rest.replace(string, "\n", 1)
     return missing
 
 
 def main() -> None:
     """Compare a translation with a list, and print how much of it is there."""
-    paths = [word for word in sys.argv[1:] if word != "--missing"]
-    if len(paths) != 2:
+    if len(sys.argv) != 3:
         sys.exit(str(__doc__))
-    listed, translations = (Path(p).read_text("utf-8").strip("\n").split("\n") for p in paths)
-    if len(listed) != len(translations):
-        sys.exit(f"symbols.py: {paths[0]} and {paths[1]} differ in number of lines")
-    symbols, there = Counter[str](), Counter[str]()
-    strings = absent = whole = 0
-    for line, translation in zip(listed, translations):
+    texts = (Path(path).read_text("utf-8") for path in sys.argv[1:])
+    listed, translations = (text.strip("\n").split("\n") for text in texts)
+    symbols, present, strings = Counter[str](), Counter[str](), Counter[bool]()
+    whole = 0
+    for line, translation in zip(listed, translations, strict=True):
         sentence, _, required = line.partition("\t")
         missing = missing_strings(required.split(), translation)
         symbols += symbols_of(required)
-        there += symbols_of(required) & symbols_of(translation)
-        strings += len(required.split())
-        absent += len(missing)
+        present += symbols_of(required) & symbols_of(translation)
+        strings += {True: len(required.split()), False: len(missing)}
         whole += not missing
-        if missing and "--missing" in sys.argv:
-            print(f"{' '.join(missing)}\n  {sentence}\n  {translation}")
-    print(f"symbols: {there.total()} of {symbols.total()}")
-    print(f"strings: {strings - absent} of {strings}")
+        if missing:
+            print(f"{' '.join(missing)}\n  {sentence}\n  {translation}", file=sys.stderr)
+    print(f"symbols: {present.total()} of {symbols.total()}")
+    print(f"strings: {strings[True] - strings[False]} of {strings[True]}")
     print(f"sentences: {whole} of {len(listed)}")
-    print("  ".join(f"{name} {there[name]}/{n}" for name, n in symbols.most_common()))
+    print("  ".join(f"{name} {present[name]}/{n}" for name, n in symbols.most_common()))
 
 
 if __name__ == "__main__":

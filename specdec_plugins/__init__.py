@@ -26,7 +26,7 @@ def register() -> None:
     with quiet_import(), deferred_imports():
         import fairseq
 
-        from specdec_plugins.checkpoints.safe_globals import register_safe_globals
+        from specdec_plugins.checkpoints.archive import register_safe_globals
         from specdec_plugins.host.checkpoints import copy_checkpoints_whole
         from specdec_plugins.host.subword_codes import read_codes_as_utf8
 

@@ -1,4 +1,4 @@
-"""Whether counts may come from a distribution, or two of them from the same."""
+"""Chi-square tests: counts and a distribution, or two counts."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """How many examples a test has where slow ones are run."""
+    """Set the examples of a test where slow ones are run."""
     usual = hypothesis.settings.default
     assert usual is not None
     return hypothesis.settings(max_examples=max(10, count * usual.max_examples // 100))
@@ -77,7 +77,7 @@ def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What hypothesis repeats is not traced for coverage, which would take it half as long again.
+    """Leave out of coverage the tests that hypothesis repeats, which it would slow by half.
 
     So are modules marked ``no_cover``: their lines are others' too. What coverage says is never
     too much.
@@ -127,23 +127,19 @@ def randomise(model: Any, seed: int) -> Any:
     return model.double().eval()
 
 
+SIDE = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
+SIZES: dict[str, Any] = {
+    **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIDE.items()},
+    "max_source_positions": 64,
+    "max_target_positions": 64,
+    "dropout": 0.0,
+}
+"""Sizes of small Transformers and drafters."""
+
+
 def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> Any:
     """A random fairseq Transformer in float64."""
-    args = Namespace(
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_embed_dim=16,
-        decoder_embed_dim=16,
-        encoder_ffn_embed_dim=32,
-        decoder_ffn_embed_dim=32,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        max_source_positions=64,
-        max_target_positions=64,
-        dropout=0.0,
-    )
-    for name, value in overrides.items():
-        setattr(args, name, value)
+    args = Namespace(**{**SIZES, **overrides})
     base_architecture(args)
     model = TransformerModel.build_model(args, task or make_task())
     return randomise(model, seed)

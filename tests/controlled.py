@@ -54,7 +54,7 @@ def make_generator(
     max_len_b: int,
     rule: AcceptanceRule | None = None,
 ) -> SpeculativeGenerator:
-    """Of the pair, traced."""
+    """The pair's output, traced."""
     model = drafter(kind)
     model.attach_verifier(verifier())
     cached = CachedDrafter(model, EagerEngine())

@@ -13,13 +13,19 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_dictionary, make_task, make_verifier, randomise, vary_output
+from conftest import (
+    SIZES,
+    make_dictionary,
+    make_task,
+    make_verifier,
+    randomise,
+    vary_output,
+)
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from
-from specdec_plugins.checkpoints.pair import load_drafter
+from specdec_plugins.checkpoints.pair import init_encoder_from, load_drafter
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.packed_encoder import use_plain_encoder
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
@@ -32,20 +38,6 @@ PUBLISHED = Path(__file__).resolve().parent.parent.parent / "shared/fixtures/spe
 needs_published = pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="the published pair's files are not here"
 )
-
-SIZES: dict[str, Any] = {
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_embed_dim": 16,
-    "decoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "decoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "max_source_positions": 64,
-    "max_target_positions": 64,
-    "dropout": 0.0,
-}
 
 CAUSAL: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -121,12 +113,12 @@ def slot_logits(output: DrafterOutput) -> torch.Tensor:
 def every_slots_logits(
     model: Drafter, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor, *rest: Any
 ) -> torch.Tensor:
-    """As :func:`slot_logits` of a training pass, but of slots without a target, too."""
+    """Return :func:`slot_logits` of a training pass, with slots that have no target."""
     cut = Blocks.cut
     target = F.pad(target, (0, model.block_size), value=model.decoder.padding)
 
-    def all_scored(*given: Any) -> Blocks:
-        blocks = cut(*given)
+    def all_scored(*args: Any) -> Blocks:
+        blocks = cut(*args)
         return replace(blocks, scored=torch.ones_like(blocks.scored))
 
     with patch.object(Blocks, "cut", all_scored):
@@ -161,7 +153,7 @@ def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) ->
 
 
 def task_state(task: Any) -> dict[str, Any]:
-    """What our task keeps in checkpoints."""
+    """The state of our task in checkpoints."""
     state: dict[str, Any] = {KEY: fingerprints(task)}
     if languages := getattr(task, "multilingual", None):
         state[multilingual.KEY] = languages.options()

@@ -47,7 +47,7 @@ def make_data(folder: Path, train: int = 60, valid: int = 14) -> Path:
 
 
 class Logs:
-    """What fairseq's JSON progress bar says, with the part of training it is about."""
+    """Records of fairseq's JSON progress bar, with the part of training."""
 
     def __init__(self, records: list[tuple[str, dict[str, Any]]]) -> None:
         self.records = records
@@ -79,7 +79,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening() -> Iterator[Logs]:
-    """What fairseq's commands say here with ``--log-format json``."""
+    """Collect the logs of fairseq's commands with ``--log-format json``."""
     listener, logger = _Listener(), progress_bar.logger
     level = logger.level
     logger.setLevel(logging.INFO)

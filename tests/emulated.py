@@ -39,7 +39,7 @@ KERNELS = {
     "logsumexp": 8, "topk": 2, "sort": 2, "constant_pad_nd": 2, "masked_fill": 2, "scatter": 2,
     "scatter_add": 2, "index_copy": 2,
 }  # fmt: skip
-"""What an operation launches on CUDA if that is not one kernel; by ATen's sources."""
+"""Kernels that an operation launches on CUDA, if not a single one; by ATen's sources."""
 NOTHING = (
     "empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh",
     "_unsafe_view", "_reshape_alias",
@@ -89,11 +89,9 @@ class Emulation(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self.operations: Counter[str] = Counter()
 
     def clear(self) -> None:
         self.counts.clear()
-        self.operations.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -176,7 +174,6 @@ class Emulation(TorchDispatchMode):
         """The result on the device, and its operation counted."""
         if not func.is_view and name not in NOTHING:
             self.counts["launches"] += KERNELS.get(name, 1)
-            self.operations[name] += 1
         for place, argument in enumerate(func._schema.arguments):
             about = argument.alias_info
             if about is not None and about.is_write and place < len(args):
@@ -202,7 +199,6 @@ class _Attention(TorchFunctionMode):
         # The kernel pads a mask whose rows are not whole eights.
         padded = mask is not None and mask.size(-1) % 8 != 0
         self._emulation.counts["launches"] += 1 + 2 * padded
-        self._emulation.operations["attention"] += 1
         # A GPU's kernel has slots before heads.
         return GpuTensor(out.transpose(1, 2).contiguous().transpose(1, 2))
 

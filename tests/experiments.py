@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec_plugins.evaluation.bleu import References
-from specdec_plugins.evaluation.experiment import Experiment
-from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.experiment import Experiment, Run
 from specdec_plugins.evaluation.systems import System, parse_system
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.lines import Line

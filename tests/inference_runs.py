@@ -16,15 +16,8 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.jobs.resume import Resume
 
 SENTENCES = [
-    "w3 w4 w5 w6",
-    "w7",
-    "w1 w2 w3 w4 w5 w6 w7 w8 w9",
-    "w19 w18 w17",
-    "w0 w0 w0 w0 w0 w1",
-    "w11 w12",
-    "w5 w4 w3 w2 w1 w0 w9 w8 w7 w6 w5",
-    "w14 w13 w16",
-    "w2 w9",
+    *("w3 w4 w5 w6", "w7", "w1 w2 w3 w4 w5 w6 w7 w8 w9", "w19 w18 w17", "w0 w0 w0 w0 w0 w1"),
+    *("w11 w12", "w5 w4 w3 w2 w1 w0 w9 w8 w7 w6 w5", "w14 w13 w16", "w2 w9"),
 ]
 RunScript = Callable[..., int]
 
@@ -59,7 +52,7 @@ def run(world: Path, tmp_path: Path) -> RunScript:
     """``run(flag, …)`` in this process; flags given replace the usual ones."""
 
     def run_script(*flags: str, data: Path = world, **usual: str | None) -> int:
-        given = {
+        flagged = {
             "--path": str(world / "drafter.pt"),
             "--AR-path": str(world / "verifier.pt"),
             "--input-path": str(world / "in.txt"),
@@ -67,11 +60,10 @@ def run(world: Path, tmp_path: Path) -> RunScript:
             "--max-len-b": "9",
             **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
         }
-        pairs = (pair for pair in given.items() if pair[1] is not None)
+        pairs = (pair for pair in flagged.items() if pair[1] is not None)
+        words = [word for pair in pairs for word in pair]
         try:
-            return int(
-                script.main([str(data), "--segmented", *(w for p in pairs for w in p), *flags])
-            )
+            return int(script.main([str(data), "--segmented", *words, *flags]))
         except SystemExit as stop:
             return int(stop.code or 0)
 
@@ -80,14 +72,14 @@ def run(world: Path, tmp_path: Path) -> RunScript:
 
 @pytest.fixture(scope="session")
 def greedy(world: Path) -> list[str]:
-    """What the verifier says to ``SENTENCES``."""
+    """The verifier's translations of ``SENTENCES``."""
     translator = load_translator(make_settings(world, strategy="AR"))
     return [result.text for result in translator.translate(SENTENCES)]
 
 
 @pytest.fixture
 def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
-    """``run``, killed at the very end: what it did is there, and how it did it."""
+    """``run``, killed at the very end."""
 
     def run_and_die(*flags: str, **usual: str | None) -> int:
         with monkeypatch.context() as patch:

@@ -18,7 +18,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     if not isinstance(value, (dict, list)):
         return []
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-    inner = [place for key in keys for place in places(value[key])]
+    inner = [item for key in keys for item in places(value[key])]
     return [(value, key) for key in keys] + inner
 
 
@@ -43,7 +43,7 @@ def mutations(value: Any, count: int, seed: int = 0) -> list[Any]:
 
 
 def texts(value: Any, count: int, seed: int = 0) -> list[str]:
-    """As :func:`mutations`, as JSON; and what is no JSON at all."""
+    """Return :func:`mutations` as JSON, and texts that are no JSON at all."""
     good = json.dumps(value)
     broken = [
         "",
@@ -56,4 +56,4 @@ def texts(value: Any, count: int, seed: int = 0) -> list[str]:
         "3",
         '"x"',
     ]
-    return [json.dumps(one) for one in mutations(value, count, seed)] + broken
+    return [json.dumps(item) for item in mutations(value, count, seed)] + broken

@@ -22,7 +22,7 @@ def by_call(part: Replay) -> Replay:
 
 
 def by_graph(part: Replay) -> Replay:
-    """What a graph of operations has recorded: to replay it runs no Python of ours, so that
+    """Record a graph of operations; its replay runs no Python of ours, so that
     whatever was taken from the host while it was recorded shows."""
 
     def run(nothing: Any) -> None:

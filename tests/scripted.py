@@ -1,4 +1,4 @@
-"""A drafter that says what it is told to, and what to tell it."""
+"""A drafter that follows a script, and such scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DICTIONARY = make_dictionary()
 
 
 class ScriptedHead:
-    """An acceptance head that says what it is told to, of states and confidences."""
+    """An acceptance head by a function of states and confidences."""
 
     def __init__(self, says: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.says = says
@@ -75,7 +75,7 @@ class ScriptedDrafter:
         return tokens[..., None], self.scores(tokens)
 
     def scores(self, tokens: Tensor) -> Any:
-        """What the slots of a draft may hold."""
+        """The scores of a draft's slots."""
         return ScriptedScores(tokens)
 
     def keep(self, rows: list[int], width: int) -> None:
@@ -127,7 +127,7 @@ def make_result(
     nodes: list[list[int]] | None = None,
     lengths: list[int] | None = None,
 ) -> StepResult:
-    """What a step did, as a controller is told: every row commits a token of the verifier's too.
+    """The result of a step: every row commits a token of the verifier's too.
 
     Args:
         ended: rows whose last accepted token is EOS; ``finished``: others that end;
@@ -138,10 +138,8 @@ def make_result(
     rows = len(accepted)
     done = [row in (*ended, *finished, *limited) for row in range(rows)]
     committed = [count + (row not in ended) for row, count in enumerate(accepted)]
-    ways = [[0, *range(1, count + 1)] for count in accepted] if nodes is None else [
-        [0, *way] for way in nodes
-    ]  # fmt: skip
-    width = max(len(way) for way in ways)
+    paths = [range(1, count + 1) for count in accepted] if nodes is None else nodes
+    width = 1 + max(map(len, paths))
     return StepResult(
         rows=list(range(rows)),
         drafted=drafted or verified,
@@ -154,7 +152,7 @@ def make_result(
         last=[DICTIONARY.eos() if end else 5 for end in done],
         lengths=committed if lengths is None else lengths,
         limited=[row in limited for row in range(rows)],
-        sources=torch.tensor([way + [0] * (width - len(way)) for way in ways]),
+        sources=torch.tensor([[0, *path] + [0] * (width - 1 - len(path)) for path in paths]),
         tokens=torch.full((rows, width), 5),
     )
 

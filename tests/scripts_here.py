@@ -27,7 +27,7 @@ def load_script(name: str) -> Any:
 def run(
     *command: object, folder: Path | None = None, status: int | None = None, **variables: object
 ) -> subprocess.CompletedProcess[str]:
-    """How a program ends, and what it says; those of this environment are found by their names.
+    """Run a program; those of this environment are found by their names.
 
     Args:
         folder: where it runs, if not here.

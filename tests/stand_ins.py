@@ -34,17 +34,17 @@ class StandIn:
     settings: dict[str, Any] = field(default_factory=dict)
     """Options of the Transformer."""
     changes: tuple[Callable[..., Any], ...] = ()
-    """Of :mod:`old_names`, to its weights."""
+    """Functions of :mod:`old_names`, for its weights."""
     arch: str = "transformer"
     options: dict[str, Any] = field(default_factory=dict)
     """Saved beside those of the Transformer."""
     separate: bool = False
-    """Whether source and target have dictionaries of their own."""
+    """True if source and target have dictionaries of their own."""
     before_cfg: bool = False
     languages: str = ""
     """Flags of a multilingual one's task."""
     seed: int = 7
-    """One with which it says more than a word or two."""
+    """A seed with which it says more than a word or two."""
 
     @property
     def dictionaries(self) -> tuple[Dictionary, Dictionary]:
@@ -99,14 +99,14 @@ def multilingual_task(folder: Path, flags: str) -> TranslationMultiSimpleEpochTa
 
 
 def saved_task(stock: Any) -> Any:
-    """What a checkpoint has of it; in the training of a multilingual one no pair is chosen."""
+    """Return the options of a task in a checkpoint; a multilingual training chooses no pair."""
     if isinstance(stock, TranslationTask):
         return {"_name": "translation", "source_lang": "en", "target_lang": "de"}
     return Namespace(**{**vars(stock.args), "source_lang": None, "target_lang": None})
 
 
 def begun(stock: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-    """A batch as stock's task has it, and what it has its search begin with."""
+    """Return a batch as stock's task has it, and the beginning of its search."""
     if isinstance(stock, TranslationTask):
         return batch, {}
     padded = batch["net_input"]["src_tokens"]

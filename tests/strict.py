@@ -83,12 +83,12 @@ def specdec(
     **limits: Any,
 ) -> SpeculativeGenerator:
     """A generator with the named drafter, with one that drafts these tokens, or with none."""
-    given: Any = {"rule": rule, "limits": GenerationLimits(**limits)}
+    options: Any = {"rule": rule, "limits": GenerationLimits(**limits)}
     model = model or verifier()
     if isinstance(name, list):
-        return scripted_generator(model, Stubborn(torch.tensor([name])), len(name), **given)
+        return scripted_generator(model, Stubborn(torch.tensor([name])), len(name), **options)
     drafter = None if name is None else make_drafter(name, seed)
-    return build_generator(model, drafter, DICTIONARY, block_size=k, **given)
+    return build_generator(model, drafter, DICTIONARY, block_size=k, **options)
 
 
 def one_row(batch: Any, row: int) -> Any:
@@ -102,7 +102,7 @@ def one_row(batch: Any, row: int) -> Any:
 def beam1(
     model: Any, batch: Any, limits: GenerationLimits | None = None, **begin: Any
 ) -> list[Any]:
-    """What fairseq's beam search puts out at beam 1; ``begin``: how targets are to."""
+    """Return the output of fairseq's beam search at beam 1; ``begin``: the beginning of targets."""
     asked = limits or GenerationLimits()
     generator = SequenceGenerator(
         [model],
@@ -121,14 +121,14 @@ def beam1(
 
 def check_beam1(generator: SpeculativeGenerator, batch: Any, **begin: Any) -> list[Any]:
     """Translate; the outputs, which are :func:`beam1`'s."""
-    found = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
-    assert_beam1(found, batch, generator.model, generator.limits, **begin)
-    return found
+    outputs = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
+    assert_beam1(outputs, batch, generator.model, generator.limits, **begin)
+    return outputs
 
 
 @torch.no_grad()
 def assert_beam1(
-    found: list[Any], batch: Any, model: Any, limits: GenerationLimits, **begin: Any
+    outputs: list[Any], batch: Any, model: Any, limits: GenerationLimits, **begin: Any
 ) -> None:
     """Outputs have the tokens of fairseq's beam 1, and its scores; which are float32, so that they
     are also compared with those of a full forward, with the fixture ``exact_softmax``."""
@@ -140,11 +140,11 @@ def assert_beam1(
     logits = model(**batch["net_input"], prev_output_tokens=previous)[0]
     lprobs = (logits / limits.temperature).log_softmax(-1)
     lprobs[..., UNK] -= limits.unkpen
-    for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+    for row, (ours, stock) in enumerate(zip(outputs, expected, strict=True)):
+        assert ours["tokens"].tolist() == stock["tokens"].tolist()
         for key in ("positional_scores", "score"):
-            torch.testing.assert_close(ours[key].float(), theirs[key], atol=1e-4, rtol=1e-4)
-        scores = lprobs[row].gather(1, theirs["tokens"][:, None])[:, 0]
+            torch.testing.assert_close(ours[key].float(), stock[key], atol=1e-4, rtol=1e-4)
+        scores = lprobs[row].gather(1, stock["tokens"][:, None])[:, 0]
         torch.testing.assert_close(ours["positional_scores"], scores, atol=1e-9, rtol=0)
         total = scores.sum()
         if limits.normalize_scores:

@@ -30,27 +30,25 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1905,
-    "cli": 1270,
+    "checkpoints": 1607,
+    "cli": 1268,
     "criterions": 483,
     "data": 136,
     "decoding": 5346,
     "engines": 1429,
-    "evaluation": 1713,
+    "evaluation": 1595,
     "files": 612,
-    "host": 390,
-    "inference": 2329,
-    "jobs": 1749,
+    "host": 362,
+    "inference": 2327,
+    "jobs": 1538,
     "models": 1903,
-    "tasks": 709,
+    "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 154
-MAX_CLAUSES = 3
+MAX_FILES = 144
+MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
-UPWARD = {"checkpoints.head_file": {"decoding"}}
-"""Modules that still import from a higher floor."""
 FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),
     "engines",
@@ -89,7 +87,7 @@ def test_imports_run_down() -> None:
         room = name.partition(".")[0]
         rooms = {item.partition(".")[0] for item in internal_imports(name)}
         above = {item for item in rooms if room and FLOOR[item] > FLOOR[room]}
-        assert above <= UPWARD.get(name, set()), name
+        assert not above, name
 
 
 def test_imports_have_no_circles() -> None:

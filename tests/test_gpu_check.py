@@ -1,4 +1,4 @@
-"""What somebody with a GPU runs, tried without one."""
+"""``scripts/gpu_check.py``, tried without a GPU."""
 
 from __future__ import annotations
 

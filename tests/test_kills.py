@@ -1,7 +1,4 @@
-"""Killed at random moments, and with a disk that is full at random moments, nothing is lost.
-
-``python tests/kills.py 200`` does more of it, with ``distill.sh`` and ``translate_corpus.py`` too.
-"""
+"""Killed at random moments, and with a disk that is full at random moments, nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def world(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiled(world: Path) -> None:
-    """What the first run of a process compiles: its forks have it then."""
+    """Compile in this process, for its forks."""
     (world / "warm").write_text(make_text(3))
     pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --input-path {world}/warm"
     flags = f"{world} {pair} --output-path {world}/warmed --max-len-b 9 --cpu --quiet"
@@ -42,26 +39,18 @@ def compiled(world: Path) -> None:
         pytest.param(lambda world: inference(world, 4, lines=60), 1, marks=pytest.mark.slow),
         (evaluate, 1),
         (export, 1),
+        pytest.param(distill, 5, marks=pytest.mark.slow),
+        pytest.param(translate_corpus, 5, marks=pytest.mark.slow),
     ],
-    ids=["batch 1", "batch 4", "evaluate", "export"],
+    ids=["batch 1", "batch 4", "evaluate", "export", "distill", "corpus"],
 )
 @pytest.mark.usefixtures("compiled")
 def test_kills(world: Path, make: Any, kills: int) -> None:
-    victim = make(world)
-    victim.random = RANDOM
-    victim.run_alone()
-    victim.kill(world / "killed", kills)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [distill, translate_corpus])
-def test_kills_of_programs(world: Path, make: Any) -> None:
     if make is translate_corpus:
         pytest.importorskip("ray")
     victim = make(world)
-    victim.random = RANDOM
     victim.run_alone()
-    victim.kill(world / "killed", 5)
+    victim.kill(world / "killed", kills)
 
 
 @pytest.fixture
@@ -95,8 +84,9 @@ def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) ->
         left = free.f_bavail * free.f_bsize
         other.write_bytes(bytes(RANDOM.randint(max(0, left - 8192), left)))
         failures += run(small_disk)
-        assert whole.startswith(found := out.read_bytes() if out.exists() else b"")
-        assert not found or found.endswith(b"\n")
+        written = out.read_bytes() if out.exists() else b""
+        assert whole.startswith(written)
+        assert not written or written.endswith(b"\n")
         other.unlink()
     assert run(small_disk) == 0
     assert out.read_bytes() == whole

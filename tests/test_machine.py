@@ -34,7 +34,6 @@ XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
             "107520K",
             "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)",
         ),
-        ("Old", "sse2", "", "Old"),
     ],
 )
 def test_a_processor_is_named_by_what_it_can_do(

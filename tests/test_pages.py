@@ -23,21 +23,21 @@ class ParsedError(BaseException):
 
 
 def command_lines() -> list[Any]:
-    found = []
+    lines = []
     for page in PAGES:
         text = re.sub(r" \\\n\s*", " ", page.read_text("utf-8"))
         for line in re.findall(r"^    (?:OMP_NUM_THREADS=1 )?(specdec-[^|<>\n]*)", text, re.M):
             if page.name not in LEFT_OUT and "..." not in line:
-                found.append(pytest.param(line, id=f"{page.name}-{len(found)}"))
-    return found
+                lines.append(pytest.param(line, id=f"{page.name}-{len(lines)}"))
+    return lines
 
 
 @pytest.mark.parametrize("line", command_lines())
 def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_only(self: argparse.ArgumentParser, *given: Any, **options: Any) -> None:
-        parse(self, *given, **options)
+    def parse_only(self: argparse.ArgumentParser, *args: Any, **options: Any) -> None:
+        parse(self, *args, **options)
         raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)

@@ -55,7 +55,7 @@ def dictionary() -> Dictionary:
 
 
 def published_steps(line: str) -> list[tuple[list[str], int]]:
-    """Of every step, the drafted tokens and how many of them were committed, EOS included."""
+    """Return the drafted tokens of every step and how many were committed, EOS included."""
     steps = []
     for step in json.loads(line)["trace"]:
         drafted = [dictionary()[token] for token in step["draft"]]
@@ -78,12 +78,13 @@ def published_steps(line: str) -> list[tuple[list[str], int]]:
 def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) -> None:
     name = f"specdec_k{k}_beta{beta}_tau{tau}"
     rule = choose_rule({"beta": beta, "tau": float(tau)})
-    found = translate(batch, lines=lines, rule=rule, block_size=k, trace=True)
+    results = translate(batch, lines=lines, rule=rule, block_size=k, trace=True)
     traces = (PUBLISHED / "trace" / f"paper_{name}.jsonl").read_text("utf-8").splitlines()
-    assert (len(found), len(traces)) == (lines, ALL)
-    assert [f.text for f in found] == published_lines(f"paper_{name}")[:lines]
-    assert [f.text for f in found] == published_lines(f"batched_specdec_b8_{name[8:]}")[:lines]
-    for translation, trace in zip(found, traces):
+    texts = [translation.text for translation in results]
+    assert (len(texts), len(traces)) == (lines, ALL)
+    assert texts == published_lines(f"paper_{name}")[:lines]
+    assert texts == published_lines(f"batched_specdec_b8_{name[8:]}")[:lines]
+    for translation, trace in zip(results, traces):
         assert translation.trace is not None
         steps = [(step.drafted, step.accepted) for step in translation.trace.steps]
         assert steps == published_steps(trace)
@@ -93,11 +94,11 @@ def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) 
     ("batch", "lines"), [(1, FEW), (8, ALL), pytest.param(1, ALL, marks=pytest.mark.slow)]
 )
 def test_greedy_output(batch: int, lines: int) -> None:
-    found = translate(batch, "AR", lines)
-    assert [f.text for f in found] == published_lines("paper_AR")[:lines]
+    results = translate(batch, "AR", lines)
+    assert [translation.text for translation in results] == published_lines("paper_AR")[:lines]
 
 
 @pytest.mark.parametrize("k", [5, 10])
 def test_the_drafter_alone(k: int) -> None:
-    found = translate(8, "drafter", block_size=k)
-    assert [f.text for f in found] == published_lines(f"drafter_k{k}")
+    results = translate(8, "drafter", block_size=k)
+    assert [translation.text for translation in results] == published_lines(f"drafter_k{k}")

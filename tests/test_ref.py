@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -16,15 +17,17 @@ from sacremoses import MosesTokenizer
 from scripts_here import load_script
 
 from specdec_plugins.evaluation.bleu import References, plain_tokens, split_compounds
+from specdec_plugins.evaluation.texts import Sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_PERL = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
+Pair = tuple[list[str], list[str]]
 
 ref_bleu = load_script("ref_bleu")
 
 
 def ref(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """What ``ref.sh`` says and how it ends, by what it runs, in this process."""
+    """Run what ``ref.sh`` runs, in this process."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     command = ["ref.sh", *map(str, arguments)]
     with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", command):
@@ -51,7 +54,7 @@ def damaged(line: str, chance: random.Random) -> str:
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[list[str], list[str]]:
+def pair() -> Pair:
     """Raw German (hypotheses, references), with hyphens, quotes and apostrophes in plenty."""
     references = (ROOT / "data" / "example.de").read_text(encoding="utf-8").splitlines()
     references += [
@@ -62,44 +65,14 @@ def pair() -> tuple[list[str], list[str]]:
     return [damaged(line, chance) for line in references], references
 
 
-def fairseq_score(hyp: Path, ref: Path) -> str:
-    pytest.importorskip("fairseq.libbleu", reason="fairseq's C++ BLEU is not built")
-    said = io.StringIO()
-    command = ["fairseq-score", "--sys", str(hyp), "--ref", str(ref)]
-    with redirect_stdout(said), patch.object(sys, "argv", command):
-        score.cli_main()
-    return said.getvalue().strip().splitlines()[-1]
-
-
 def moses(lines: list[str], **options: bool) -> list[str]:
     tokenizer = MosesTokenizer(lang="de")
     return [tokenizer.tokenize(line, return_str=True, **options) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("line", "split"),
-    [
-        ("ein a-b c", "ein a ##AT##-##AT## b c"),
-        ("rot-weiß-rot", "rot ##AT##-##AT## weiß ##AT##-##AT## rot"),
-        # The published flaw: "y" was used up by the first cut, so the second hyphen stays.
-        ("x-y-z", "x ##AT##-##AT## y-z"),
-        # It works on bytes, of which "ö" has two.
-        ("x-ö-z", "x ##AT##-##AT## ö ##AT##-##AT## z"),
-        ("A-B-C-D", "A ##AT##-##AT## B-C ##AT##-##AT## D"),
-        ("a - b", "a - b"),
-        ("Ost- und -West", "Ost- und -West"),
-        ("a--b", "a ##AT##-##AT## -b"),
-        ("a-\u00a0b", "a ##AT##-##AT## \u00a0b"),
-    ],
-)
-def test_compounds_are_cut_in_one_pass(line: str, split: str) -> None:
-    assert split_compounds(line) == split
-
-
 @pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not installed")
-def test_compounds_are_cut_as_the_published_perl_cuts_them(
-    pair: tuple[list[str], list[str]],
-) -> None:
+def test_compounds_are_cut_as_the_published_perl_cuts_them(pair: Pair) -> None:
+    """In one pass over bytes: ``x-y-z`` is cut only once."""
     lines = [*moses(pair[1]), "x-y-z", "a-\xa0b", "--", "a--b", "ä-ö-ü", "1-2-3-4", "„so“-sagt"]
     perl = subprocess.run(
         ["perl", "-ple", ON_PERL],
@@ -115,24 +88,24 @@ def test_dash_splits_and_escapes_are_undone() -> None:
     assert plain_tokens([line], "de") == ["rot-weiß-rot 's \" &lt; @-@"]
 
 
-def test_first_figure_is_that_of_fairseq_score(
-    pair: tuple[list[str], list[str]], tmp_path: Path
-) -> None:
-    hyp, reference = (moses(side) for side in pair)
-    reference[3] += " <unk>"  # which fairseq-score counts, but lets nothing match
-    hyp[3] += " <unk>"
-    split = [[split_compounds(line) for line in side] for side in (hyp, reference)]
-    expected = fairseq_score(
-        write(tmp_path / "split.hyp", split[0]), write(tmp_path / "split.ref", split[1])
-    )
-    assert expected.startswith("BLEU4 = ")
-    done = ref(write(tmp_path / "hyp", hyp), write(tmp_path / "ref", reference))
-    assert done.stdout.splitlines()[0] == expected
+def test_first_figure_is_that_of_fairseq_score(pair: Pair, tmp_path: Path) -> None:
+    pytest.importorskip("fairseq.libbleu", reason="fairseq's C++ BLEU is not built")
+    sides = [moses(side) for side in pair]
+    for side in sides:
+        side[3] += " <unk>"  # which fairseq-score counts, but lets nothing match
+    files = [write(tmp_path / name, side) for name, side in zip(("hyp", "ref"), sides)]
+    split = [
+        write(tmp_path / f"split.{i}", [split_compounds(line) for line in side])
+        for i, side in enumerate(sides)
+    ]
+    printed = io.StringIO()
+    command = ["fairseq-score", "--sys", str(split[0]), "--ref", str(split[1])]
+    with redirect_stdout(printed), patch.object(sys, "argv", command):
+        score.cli_main()
+    assert ref(*files).stdout.splitlines()[0] == printed.getvalue().strip().splitlines()[-1]
 
 
-def test_raw_text_gives_the_same_figure_as_tokenised(
-    pair: tuple[list[str], list[str]], tmp_path: Path
-) -> None:
+def test_raw_text_gives_the_same_figure_as_tokenised(pair: Pair, tmp_path: Path) -> None:
     raw = ref("--raw", *(write(tmp_path / f"raw.{i}", side) for i, side in enumerate(pair)))
     figures = {raw.stdout.splitlines()[0]}
     for i, hyp_options in enumerate([{"aggressive_dash_splits": True}, {}, {"escape": False}]):
@@ -143,33 +116,53 @@ def test_raw_text_gives_the_same_figure_as_tokenised(
     assert len(figures) == 1
 
 
-def test_a_benchmark_counts_both_in_the_same_way(
-    pair: tuple[list[str], list[str]], tmp_path: Path
-) -> None:
+def test_an_experiment_counts_both_in_the_same_way(pair: Pair, tmp_path: Path) -> None:
     done = ref("--raw", *(write(tmp_path / f"raw.{i}", side) for i, side in enumerate(pair)))
     references = References(pair[1], "de")
     scores = references.scores(pair[0])
-    assert done.stdout.startswith(f"BLEU4 = {scores.tokenised:.2f}, ")
+    assert done.stdout.startswith(f"BLEU4 = {scores['tokenised BLEU']:.2f}, ")
     signed = done.stdout.splitlines()[1]
-    assert signed.startswith(f"BLEU|{references.signature()} = {scores.sacrebleu:.2f} ")
+    assert signed.startswith(f"BLEU|{references.signature()} = {scores['BLEU']:.2f} ")
+    assert scores["BLEU"] == sacrebleu.corpus_bleu(pair[0], [pair[1]]).score
     hyp, wanted = (moses(side, aggressive_dash_splits=True) for side in pair)
-    assert References(wanted, "de", tokenised=True).scores(hyp).tokenised == scores.tokenised
+    tokenised = References(wanted, "de", tokenised=True).scores(hyp)
+    assert tokenised["tokenised BLEU"] == scores["tokenised BLEU"]
 
 
-def test_second_figure_is_sacrebleu_with_its_signature(
-    pair: tuple[list[str], list[str]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [("de", "13a"), ("zh_CN", "zh"), ("zho_Hans", "zh"), ("ja", "ja-mecab|char"), ("th", "char")],
+)
+def test_languages_without_blanks(language: str, tokenizer: str, tmp_path: Path) -> None:
+    signature = References(["a"], language).signature()
+    assert any(f"tok:{name}" in signature for name in tokenizer.split("|"))
+    if language != "de":
+        hyp = write(tmp_path / "hyp", ["我们今天去公园散步看书。"])
+        wanted = write(tmp_path / "ref", ["我们今天去公园散步吃饭。"])
+        for line in ref("--raw", "--lang", language, hyp, wanted).stdout.splitlines():
+            assert float(line.split(" = ")[1].split()[0].rstrip(",")) > 30
+
+
+@pytest.mark.parametrize(
+    ("bpe", "tokenised"), [(None, True), ("subword_nmt", True), ("sentencepiece", False)]
+)
+def test_text_of_sentencepiece_is_not_tokenised(
+    bpe: str | None, tokenised: bool, tmp_path: Path
 ) -> None:
-    done = ref("--raw", *(write(tmp_path / f"raw.{i}", side) for i, side in enumerate(pair)))
-    line = done.stdout.splitlines()[1]
-    expected = sacrebleu.corpus_bleu(pair[0], [pair[1]])
-    assert line.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert f" = {expected.score:.2f} " in line
+    text = str(write(tmp_path / "text", ["ein Hund"]))
+    limits = SimpleNamespace(max_length=lambda *_: 9)
+    settings = SimpleNamespace(bpe=bpe, tokenizer=None, target_lang="de", limits=limits)
+    codec = SimpleNamespace(encode=lambda _: [2], source={})
+    generator = SimpleNamespace(positions=9)
+    translator = SimpleNamespace(settings=settings, codec=codec, generator=generator)
+    sentences = Sentences.read(text, text, None, translator)  # type: ignore[arg-type]
+    assert sentences.references is not None
+    assert sentences.references.tokenised == tokenised
 
 
 def test_tokenised_text_is_detokenised_for_sacrebleu(tmp_path: Path) -> None:
     file = write(tmp_path / "text", ["Ein rot @-@ weißer Ball , Peter &apos;s Ball ."])
     done = ref(file, file)
-    assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith(
         "BLEU4 = 100.00, 100.0/100.0/100.0/100.0 (BP=1.000, ratio=1.000, syslen=10, reflen=10)"
@@ -178,34 +171,18 @@ def test_tokenised_text_is_detokenised_for_sacrebleu(tmp_path: Path) -> None:
     assert "hyp_len = 8 " in done.stdout.splitlines()[1]
 
 
-@pytest.mark.parametrize(
-    ("raw", "line"), [([], "Ein Ball liegt im Gras."), (["--raw"], "Ein Ball liegt im Gras .")]
-)
-def test_text_of_the_other_kind_is_noticed(raw: list[str], line: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "text", [line] * 3)
-    done = ref(*raw, file, file)
-    assert done.returncode == 0
-    assert "warning" in done.stderr
-    assert str(file) in done.stderr
-    assert "--raw" in done.stderr
+def test_text_of_the_other_kind_is_noticed(tmp_path: Path) -> None:
+    for raw, line in (([], "Ein Ball liegt im Gras."), (["--raw"], "Ein Ball liegt im Gras .")):
+        file = write(tmp_path / "text", [line] * 3)
+        done = ref(*raw, file, file)
+        assert "warning" in done.stderr
+        assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot be read"),
-        (b"\n\n", "holds no words"),
-        (b"eins\nzwei\n", "has 2 lines and"),
-        (b"\xff\xfe\n", "cannot be read"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(content: object, message: str, tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     hyp = tmp_path / "hyp"
-    if isinstance(content, bytes):
+    for content in (b"\n\n", b"eins\nzwei\n", b"\xff\xfe\n"):
         hyp.write_bytes(content)
-    done = ref(hyp, write(tmp_path / "ref", ["eins"]))
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert message in done.stderr
-    assert str(hyp) in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+        done = ref(hyp, write(tmp_path / "ref", ["eins"]))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert str(hyp) in done.stderr

@@ -54,12 +54,12 @@ class World:
 
     def interactive(self, task: str) -> list[str]:
         """The output of ``fairseq-interactive``."""
-        with redirect_stdout(StringIO()) as said:
+        with redirect_stdout(StringIO()) as printed:
             run_interactive(
                 f"{self.folder} --user-dir {PACKAGE} -s en -t de --cpu --beam 1 {LONGEST}"
                 f" --input {self.folder}/valid.en-de.en --task {task}"
             )
-        return in_order(by_letter(said.getvalue())["H"])
+        return in_order(by_letter(printed.getvalue())["H"])
 
 
 QUICK = ["fused, joint", "multilingual"]
@@ -112,8 +112,8 @@ def test_generate(world: World) -> None:
     flags = f"{world.folder} --task translation_specdec -s en -t de --cpu --dataset-impl raw"
     flags += f" --path {world.drafter}:{world.verifier} {LONGEST} --num-workers 0 --beam 1"
     flags += " --gen-subset valid --required-batch-size-multiple 1"
-    found = by_letter(run_generate(flags, world.folder / "ours"))["H"]
-    assert in_order(found) == world.expected
+    decoded = by_letter(run_generate(flags, world.folder / "ours"))["H"]
+    assert in_order(decoded) == world.expected
 
 
 def test_interactive(world: World) -> None:
@@ -128,8 +128,8 @@ def hub(folder: Path, files: str, **given: Any) -> Any:
 
 
 def test_hub(world: World) -> None:
-    found = hub(world.folder, "drafter.pt:verifier.pt", user_dir=str(PACKAGE))
-    printed = found.translate(LINES, max_len_b=12)
+    ours = hub(world.folder, "drafter.pt:verifier.pt", user_dir=str(PACKAGE))
+    printed = ours.translate(LINES, max_len_b=12)
     assert [without_language(line) for line in printed] == world.expected
     assert (printed != world.expected) == (world.kind is STAND_INS["multilingual"])
 
@@ -173,14 +173,14 @@ def test_what_is_exported_needs_no_plugin(worlds: Worlds, names: list[str]) -> N
 
 
 def by_ctranslate2(folder: Path, forced: bool) -> list[str]:
-    """What it makes of an exported checkpoint; ``forced``: with languages."""
+    """Return its output by an exported checkpoint; ``forced``: with languages."""
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra [bench] is not installed")
     from ctranslate2.converters.fairseq import FairseqConverter
 
     model = str(folder / "ctranslate2")
     FairseqConverter(str(folder / "exported.pt"), str(folder)).convert(model, force=True)
     translator = ctranslate2.Translator(model, compute_type="float32")
-    found = translator.translate_batch(
+    results = translator.translate_batch(
         [["__en__"] * forced + line.split() for line in LINES],
         target_prefix=[["__de__"] * forced] * len(LINES),
         beam_size=1,
@@ -188,5 +188,5 @@ def by_ctranslate2(folder: Path, forced: bool) -> list[str]:
         suppress_sequences=[["<blank>"]],  # its name for padding, which fairseq never puts out
     )
     # fairseq prints no <s>.
-    words = [[word for word in one.hypotheses[0] if word != "<s>"] for one in found]
+    words = [[word for word in result.hypotheses[0] if word != "<s>"] for result in results]
     return [without_language(" ".join(line)) for line in words]

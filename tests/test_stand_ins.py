@@ -44,9 +44,9 @@ class Pair:
 
     def generators(self, engines: Engines | None = None) -> list[Any]:
         """AR, and strict acceptance of drafts."""
-        given: Any = {"block_size": 4, "limits": LIMITS, "engines": engines}
+        options: Any = {"block_size": 4, "limits": LIMITS, "engines": engines}
         return [
-            build_generator(self.ours, drafter, self.target, **given)
+            build_generator(self.ours, drafter, self.target, **options)
             for drafter in (None, self.drafter)
         ]
 
@@ -61,22 +61,40 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_output_is_stock_fairseqs(pair: Pair, rows: str) -> None:
     batch, begin = pair.batch(BATCHES[rows])
     for generator in pair.generators():
-        found = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
-        assert_beam1(found, batch, pair.stock, LIMITS, **begin)
+        outputs = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
+        assert_beam1(outputs, batch, pair.stock, LIMITS, **begin)
+
+
+def test_of_words_with_equal_scores_any_may_be_taken(tmp_path: Path) -> None:
+    """Stock takes another than we do; but for that the outputs are the same."""
+    path = StandIn({"share_all_embeddings": True}).save(tmp_path / "verifier.pt")
+    state, twins = torch.load(path, weights_only=False), {5: 6, 7: 8, 9: 10, 11: 12}
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection"):
+        for word, twin in twins.items():
+            state["model"][f"{name}.weight"][twin] = state["model"][f"{name}.weight"][word]
+    torch.save(state, path)
+    task = StandIn().task()
+    model, batch = load_verifier(path, task).double(), make_batch([9] * 8, 24, seed=4)
+    ours = build_generator(model, None, task.target_dictionary, limits=LIMITS)
+    outputs = [best[0]["tokens"].tolist() for best in ours.generate([], batch)]
+    expected = [best["tokens"].tolist() for best in beam1(model, batch, LIMITS)]
+    assert len({token for output in expected for token in output} & {*twins, *twins.values()}) > 1
+    assert outputs != expected
+    assert [[twins.get(t, t) for t in o] for o in outputs] == [
+        [twins.get(t, t) for t in o] for o in expected
+    ]
 
 
 def test_output_is_lively(pair: Pair) -> None:
-    """Or equality would show little."""
+    """Otherwise equality would show little."""
     batch, begin = pair.batch([9] * 12)
-    found = beam1(pair.stock, batch, LIMITS, **begin)
-    lines = {tuple(one["tokens"].tolist()) for one in found}
+    outputs = beam1(pair.stock, batch, LIMITS, **begin)
+    lines = {tuple(output["tokens"].tolist()) for output in outputs}
     assert len(lines) > 5
     assert len({token for line in lines for token in line}) > 6
 
 
-def test_what_is_exported_is_the_same(
-    pair: Pair, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_an_export_is_the_same(pair: Pair, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     export_checkpoint(str(pair.path), str(tmp_path / "small.pt"))
     kind = STAND_INS[request.node.callspec.params["pair"]]
     small = load_verifier(tmp_path / "small.pt", kind.task())
@@ -93,23 +111,22 @@ def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> 
     engines = choose_engines("openvino", "float32", "float32", "cpu")
     pair.ours.float(), pair.drafter.float()
     batch, begin = pair.batch(BATCHES["three"])
-    expected = [one["tokens"].tolist() for one in beam1(pair.stock, batch, LIMITS, **begin)]
+    expected = [best["tokens"].tolist() for best in beam1(pair.stock, batch, LIMITS, **begin)]
     for generator in pair.generators(engines):
         for row, (hypothesis,) in enumerate(generator.generate([], batch, **begin)):
-            found = hypothesis["tokens"].tolist()
-            if found != expected[row]:
+            output = hypothesis["tokens"].tolist()
+            if output != expected[row]:
                 first = begin.get("bos_token", pair.target.eos())
-                outputs = [first, *found], [first, *expected[row]]
+                outputs = [first, *output], [first, *expected[row]]
                 assert gap_at_the_difference(pair, batch, row, *outputs) < 1e-3
 
 
 def gap_at_the_difference(
-    pair: Pair, batch: Any, row: int, found: list[int], expected: list[int]
+    pair: Pair, batch: Any, row: int, output: list[int], expected: list[int]
 ) -> float:
-    """Between the logits of the two tokens with which outputs part, in float64; each output after
-    what it begins with."""
-    at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
-    one = one_row(batch, row)["net_input"]
+    """Return the gap between the logits of the first two tokens that differ, in float64."""
+    at = next(i for i, (a, b) in enumerate(zip(output, expected)) if a != b)
+    net_input = one_row(batch, row)["net_input"]
     previous = torch.tensor([expected[:at]])
-    logits = pair.stock(**one, prev_output_tokens=previous)[0][0, -1]
-    return float((logits[expected[at]] - logits[found[at]]).abs())
+    logits = pair.stock(**net_input, prev_output_tokens=previous)[0][0, -1]
+    return float((logits[expected[at]] - logits[output[at]]).abs())

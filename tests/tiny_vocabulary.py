@@ -1,4 +1,4 @@
-"""A random verifier of six types, what it says by itself, and drafters for it."""
+"""A random verifier of six types, its outputs, and drafters for it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def distribution(
 
     ``penalty``: of tokens that the output has already.
     """
-    found: dict[Output, float] = {}
+    outputs: dict[Output, float] = {}
     # fairseq attends to the source by float32 probabilities, whatever the model is in.
     in_double = patch("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
     open_prefixes: dict[Output, float] = {(): 1.0}
@@ -62,7 +62,7 @@ def distribution(
                 lprobs[torch.arange(len(lprobs)) != EOS] = -math.inf
             for token, p in enumerate(sampling.probabilities(lprobs).tolist()):
                 if p > 0:
-                    (found if token == EOS else longer)[(*prefix, token)] = chance * p
+                    (outputs if token == EOS else longer)[(*prefix, token)] = chance * p
         open_prefixes = longer
-    assert sum(found.values()) == pytest.approx(1)
-    return found
+    assert sum(outputs.values()) == pytest.approx(1)
+    return outputs

@@ -52,7 +52,7 @@ class Trained:
     """The files of the pair, how it was trained, and what inference says with it."""
 
     rule = "--beta 3 --tau 2.0"
-    """What the head is for."""
+    """The acceptance rule of the head."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Trained:
         return (self.folder / "valid.de").read_text("utf-8").splitlines()
 
     def translate(self, **settings: Any) -> list[str]:
-        """What inference says, with this pair unless other files are given."""
+        """Return translations by this pair, unless ``settings`` name other files."""
         given = {
             "path": str(self.drafter),
             "ar_path": str(self.verifier),

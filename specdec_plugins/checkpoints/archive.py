@@ -1,34 +1,41 @@
 """Read files of ``torch.save`` that may come from strangers.
 
 Such a file is a pickle, which can call any function while it is read. So it is always read with
-``weights_only``, which refuses all globals but those of
-:mod:`specdec_plugins.checkpoints.safe_globals`, and after its checksums, which torch ignores.
+``weights_only``, which refuses all globals but those of :func:`safe_globals`, and after its
+checksums, which torch ignores.
 """
 
 from __future__ import annotations
 
+import argparse
+import codecs
+import collections
 import logging
 import os
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
+import omegaconf
 import torch
+from omegaconf.base import ContainerMetadata, Metadata
 from torch import Tensor
 
-from specdec_plugins.checkpoints.safe_globals import register_safe_globals
 from specdec_plugins.files.errors import CheckpointError, explained
 
 logger = logging.getLogger(__name__)
 
+FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 AGAIN = "copy or download it again"
+SAVED = "give a checkpoint that fairseq-train has saved"
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
 ZIP_MAGIC = b"PK\x03\x04"
 """The beginning of torch's archives; files without it are pickles of torch before 1.6."""
-
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -36,14 +43,17 @@ DTYPES = (
 
 
 def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of ``torch.save`` that holds a dictionary, onto the CPU.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable, damaged, holds something else, or would
-            call a function that is not allowed, which has not been called then.
-    """
+    """Read a file of ``torch.save`` that holds a dictionary, onto the CPU."""
     name = os.fspath(path)
-    is_zip = _check_file(name)
+    remedy = "name a checkpoint file (.pt), and only one"
+    with explained(f"{name}: cannot be read", remedy, CheckpointError):
+        if not os.path.isfile(name):
+            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
+            raise CheckpointError(f"{name}: {fault}; {remedy}")
+        with open(name, "rb") as file:
+            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+        if is_zip and not _is_sound(name):
+            raise CheckpointError(f"{name}: {DAMAGED}")
     register_safe_globals()
     storages: list[Any] = []
     left = os.path.getsize(name)
@@ -60,25 +70,22 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         state = torch.load(name, map_location="cpu" if is_zip else blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
-        raise CheckpointError(f"{name}: {_explain(error)}") from error
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        fault = f"refused: would need to run {forbidden[1]}; fairseq's do not" if forbidden else ""
+        raise CheckpointError(f"{name}: {fault or DAMAGED}") from error
     # An old pickle may lack numbers of its tensors, which would then be uninitialised memory.
     tensors = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages)
     if any(len(tensor) and bool((tensor == 255).all()) for tensor in tensors):
         raise CheckpointError(f"{name}: {DAMAGED}")
     if not isinstance(state, dict):
         raise CheckpointError(
-            f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; give a "
-            "checkpoint that fairseq-train has saved"
+            f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; {SAVED}"
         )
     return state
 
 
 def check_weights(name: str, weights: Mapping[object, object]) -> None:
-    """Check that the weights of the file ``name`` are finite numbers which the file holds.
-
-    Raises:
-        CheckpointError: a weight is something else.
-    """
+    """Check that the weights of the file ``name`` are finite numbers which the file holds."""
     for key, value in weights.items():
         if not isinstance(key, str):
             raise CheckpointError(f"{name}: a weight's name is a {type(key).__name__}; {AGAIN}")
@@ -100,20 +107,6 @@ def _weight_fault(value: object) -> str | None:
     return None
 
 
-def _check_file(name: str) -> bool:
-    """Refuse a file that is unreadable or damaged; return whether it is a zip archive."""
-    remedy = "name a checkpoint file (.pt), and only one"
-    with explained(f"{name}: cannot be read", remedy, CheckpointError):
-        if not os.path.isfile(name):
-            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
-            raise CheckpointError(f"{name}: {fault}; {remedy}")
-        with open(name, "rb") as file:
-            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-        if is_zip and not _is_sound(name):
-            raise CheckpointError(f"{name}: {DAMAGED}")
-    return is_zip
-
-
 def _is_sound(name: str) -> bool:
     """Return whether a zip archive is one as torch writes it, with correct checksums."""
     try:
@@ -129,17 +122,9 @@ def _is_sound(name: str) -> bool:
         return False
 
 
-def _explain(error: Exception) -> str:
-    forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if forbidden and isinstance(error, (pickle.UnpicklingError, RuntimeError)):
-        return f"refused: would need to run {forbidden[1]}; fairseq's checkpoints do not"
-    return DAMAGED
-
-
 def one_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the error's kind."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def shown(value: object) -> str:
@@ -156,3 +141,85 @@ def shown(value: object) -> str:
 def warn_once(message: str) -> None:
     """Warn once, however often a file is read."""
     logger.warning("%s", message)
+
+
+def register_safe_globals() -> None:
+    """Allow the contents of fairseq's checkpoints in every restricted ``torch.load``.
+
+    fairseq does not set ``weights_only``, and torch 2.6 and later then restrict reading: training
+    could not be resumed, nor could ``fairseq-generate`` load a model.
+    """
+    known = torch.serialization.get_safe_globals()
+    torch.serialization.add_safe_globals([g for g in safe_globals() if g not in known])
+
+
+def force_weights_only() -> None:
+    """Restrict fairseq's ``torch.load`` on torch 2.4 and 2.5, too, unless the user decided."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
+        os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
+
+
+class _Dtype:
+    """A stand-in for ``numpy.dtype``: plain numbers only."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        if not re.fullmatch(r"[biufc]\d+", code):
+            raise pickle.UnpicklingError(f"a numpy type that is not a number: {code}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array(np.ndarray):
+    """A stand-in for ``numpy.ndarray``; saved again, it is an ordinary array.
+
+    The real class would take bytes for Python objects, that is, for any pointers.
+    """
+
+    def __new__(cls, *_: object) -> _Array:
+        return super().__new__(cls, (0,), np.int8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        version, shape, kind, fortran_order, data = state
+        super().__setstate__((version, shape, kind.dtype, fortran_order, data))
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        return np.asarray(self).__reduce__()
+
+
+def _rebuild_number(kind: _Dtype, data: bytes) -> np.generic:
+    return np.frombuffer(data, kind.dtype, count=1)[0]
+
+
+def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
+    """Yield stand-ins for numpy's classes and functions, under their names."""
+    stand_ins: list[tuple[Callable[..., object], str]] = [
+        (_Dtype, "numpy.dtype"),
+        (_Array, "numpy.ndarray"),
+    ]
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
+        stand_ins.append((lambda *_: _Array(), f"{module}._reconstruct"))
+        stand_ins.append((lambda *args: _rebuild_number(*args), f"{module}.scalar"))
+    for stand_in, name in stand_ins:
+        stand_in.__module__, _, stand_in.__name__ = name.rpartition(".")
+        stand_in.__qualname__ = stand_in.__name__
+        yield stand_in
+
+
+@cache
+def safe_globals() -> tuple[Any, ...]:
+    """Return the allow-list: containers, nodes of configurations and numbers."""
+    nodes = omegaconf.nodes
+    return (
+        argparse.Namespace,
+        collections.OrderedDict,
+        collections.defaultdict,
+        Any,
+        *(bool, bytes, dict, float, int, list, set, str, tuple),
+        *(omegaconf.DictConfig, omegaconf.ListConfig, ContainerMetadata, Metadata),
+        *(nodes.AnyNode, nodes.BooleanNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode),
+        codecs.encode,  # bytes are pickled as text and the name of its encoding
+        *_numpy_stand_ins(),  # meters keep numpy values: BLEU's counts, for one
+    )

@@ -18,7 +18,6 @@ from specdec_plugins.files.errors import CheckpointError
 
 KEY = "dictionaries"
 """The key of a checkpoint's ``task_state`` that holds the fingerprints, by side."""
-
 SIDES = ("source", "target")
 
 
@@ -32,11 +31,8 @@ def dictionary_fingerprint(dictionary: Dictionary) -> str:
 
 def fingerprints(task: FairseqTask) -> dict[str, str]:
     """Return the fingerprints of a task's dictionaries, by side."""
-    return {
-        side: dictionary_fingerprint(getattr(task, f"{side}_dictionary"))
-        for side in SIDES
-        if getattr(task, f"{side}_dictionary", None) is not None
-    }
+    both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
+    return {side: dictionary_fingerprint(both[side]) for side in SIDES if both[side] is not None}
 
 
 def noted(
@@ -46,15 +42,8 @@ def noted(
     languages: tuple[str | None, str | None],
     name: str,
 ) -> dict[str, object]:
-    """Return a checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
-
-    Args:
-        languages: source and target.
-        name: the checkpoint's file.
-
-    Raises:
-        CheckpointError: a dictionary is missing, or the checkpoint names others.
-    """
+    """Return the ``task_state`` of the checkpoint ``name`` with fingerprints of the dictionaries of
+    a folder; ``languages`` are source and target."""
     prints = {}
     for side, language in zip(SIDES, languages, strict=True):
         dictionary = load_dictionary(folder, language)
@@ -69,11 +58,7 @@ def noted(
 
 
 def load_dictionary(folder: str, language: str | None) -> Dictionary:
-    """Return a language's dictionary.
-
-    Raises:
-        CheckpointError: the folder has none.
-    """
+    """Return a language's dictionary."""
     path = os.path.join(folder, f"dict.{language}.txt")
     try:
         return Dictionary.load(path)
@@ -88,16 +73,10 @@ def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None
     """Compare a task's dictionaries with those that the checkpoint ``name`` was trained with.
 
     A checkpoint of another program, which names none, gets a warning.
-
-    Raises:
-        CheckpointError: a dictionary differs.
     """
     saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
     if not isinstance(saved, Mapping):
-        warn_once(
-            f"{name}: does not say which dictionaries it was trained with; that they are the ones "
-            "given cannot be checked"
-        )
+        warn_once(f"{name}: does not say which dictionaries it was trained with; check yours")
         return
     for side, current in fingerprints(task).items():
         if saved.get(side) != current:

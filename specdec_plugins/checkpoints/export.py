@@ -16,10 +16,14 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
-from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
-from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.checkpoints.loading import (
+    State,
+    is_drafter,
+    is_transformer,
+    load_upgraded,
+    save_state,
+)
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
@@ -31,7 +35,6 @@ DraftFrom = tuple[int, str] | Literal["all"]
 
 PATHS = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
 """Settings that are paths of the machine that trained; no model needs them."""
-
 MAX_UNKNOWN = 0.02
 """Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
 
@@ -74,25 +77,18 @@ def export_checkpoint(
             state["task_state"], state["multilingual"], dictionaries, both, source
         )
     if draft_from is not None:
-        _choose_drafts(state, draft_from, dictionaries, source)
+        if not is_drafter(state):
+            raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
+        state["model"].pop(VOCABULARY, None)
+        if draft_from != "all":
+            if not dictionaries:
+                raise CheckpointError(
+                    "--draft-vocabulary: needs --dictionaries, the folder of the dictionaries that "
+                    "the drafter was trained with"
+                )
+            dictionary = load_dictionary(dictionaries, task.target_lang)
+            state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
     return save_state(inference_state(state, _stored(state["model"], half)), target)
-
-
-def _choose_drafts(
-    state: State, draft_from: DraftFrom, dictionaries: str | None, source: str
-) -> None:
-    if not is_drafter(state):
-        raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
-    state["model"].pop(VOCABULARY, None)
-    if draft_from == "all":
-        return
-    if not dictionaries:
-        raise CheckpointError(
-            f"--draft-vocabulary {draft_from[0]}: needs --dictionaries, the folder of the "
-            "dictionaries that the drafter was trained with"
-        )
-    dictionary = load_dictionary(dictionaries, state["cfg"]["task"].target_lang)
-    state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
 
 
 def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
@@ -100,12 +96,15 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
 
     Args:
         path: segmented text, a sentence a line, ideally the verifier's output.
-
-    Raises:
-        CheckpointError: the text cannot be read, is segmented otherwise, or has fewer kinds of
-            tokens.
     """
-    seen, eos = _counted(path, dictionary), dictionary.eos()
+    seen, eos = Counter[int](), dictionary.eos()
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
+    except (OSError, UnicodeDecodeError) as error:
+        fault = f"--draft-text {path}: cannot be read ({error})"
+        raise CheckpointError(f"{fault}; give segmented text in UTF-8") from error
     total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
@@ -123,39 +122,26 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
     return torch.tensor(sorted(ranked[:count]))
 
 
-def _counted(path: str, dictionary: Dictionary) -> Counter[int]:
-    counts: Counter[int] = Counter()
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                counts.update(map(dictionary.index, line.split()))
-                counts[dictionary.eos()] += 1
-    except (OSError, UnicodeDecodeError) as error:
-        fault = getattr(error, "strerror", None) or one_line(error)
-        raise CheckpointError(
-            f"--draft-text {path}: cannot be read ({fault}); give segmented text in UTF-8"
-        ) from error
-    return counts
-
-
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:
     """Return a checkpoint for inference by our commands and fairseq's: no optimizer, no paths."""
     model, task = (
         {name: None if name in PATHS else value for name, value in vars(state["cfg"][part]).items()}
         for part in ("model", "task")
     )
-    task = {**_defaults(str(task["_name"])), **task}
+    # fairseq's hub interface does not set the defaults of a task's options. Some have none, or
+    # follow another group's.
+    config = TASK_DATACLASS_REGISTRY.get(task["_name"])
+    defaults = (_settings(config) if config else {}).items()
+    task = {n: v for n, v in defaults if not str(v).startswith(("???", "${"))} | task
     if is_transformer(state):
         # It must load without the plugin. CTranslate2's converter reads the task's options from the
         # model's part, where fairseq-train writes all options.
         if state["multilingual"] is None:
             task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
-            name = "translation"
+            task["_name"] = "translation"
         else:
-            task = {**state["multilingual"].task_options(), **task}
-            name = multilingual.TASK
-        model = {**task, **model, "task": name}
-        task["_name"] = name
+            task = {**state["multilingual"].task_options(), **task, "_name": multilingual.TASK}
+        model = {**task, **model, "task": task["_name"]}
     # fairseq keeps the settings of architectures without a dataclass as a namespace.
     saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
@@ -174,17 +160,6 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
         ],
         "extra_state": {},
         "task_state": state["task_state"],
-    }
-
-
-def _defaults(task: str) -> Settings:
-    """Return the defaults of a task's options, which fairseq's hub interface does not set."""
-    config = TASK_DATACLASS_REGISTRY.get(task)
-    # Skip options that have no default or follow another group's.
-    return {
-        name: value
-        for name, value in (_settings(config) if config else {}).items()
-        if not (isinstance(value, str) and (value == "???" or value.startswith("${")))
     }
 
 

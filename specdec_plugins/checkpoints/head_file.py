@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
-from specdec_plugins.decoding.acceptance import RULES, AcceptanceRule, Scoring, choose_rule
-from specdec_plugins.decoding.controllers.base import Controller, Head
-from specdec_plugins.decoding.options import option_types
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
@@ -26,18 +22,12 @@ PREFIX = "head."
 Location = str | os.PathLike[str]
 
 
-def head_scoring(settings: HeadSettings) -> Scoring:
-    """Return the scoring for which a head was trained."""
-    rule = choose_rule(settings.rule)
-    return Scoring(rule, settings.rule_temperature, settings.repetition_penalty)
-
-
-def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
+def find_head(drafter_path: Location, rule: str) -> Path | None:
     """Return the head beside a drafter's checkpoint, or None.
 
     A head for the rule, e.g. ``acceptance_head.relaxed.pt``, comes before the general one.
     """
-    names = ([] if rule.name == "strict" else [f"acceptance_head.{rule.name}.pt"]) + [HEAD_FILE]
+    names = ([] if rule == "strict" else [f"acceptance_head.{rule}.pt"]) + [HEAD_FILE]
     paths = (Path(drafter_path).parent / name for name in names)
     return next((path for path in paths if path.is_file()), None)
 
@@ -53,13 +43,15 @@ def save_head(path: Location, head: AcceptanceHead) -> int:
 
 
 def load_head(
-    path: Location, drafter: Drafter, scoring: Scoring, block_size: int
+    path: Location, drafter: Drafter, scoring: Mapping[str, object], block_size: int | None = None
 ) -> AcceptanceHead:
     """Read a head, frozen, in float32 on the CPU.
 
     Args:
         drafter: the drafter whose states the head reads, in the precision of its checkpoint.
-        scoring: the acceptance that the head predicts.
+        scoring: the acceptance to predict; see
+            :attr:`~specdec_plugins.decoding.acceptance.Scoring.values`.
+        block_size: None for the drafter's.
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is for another drafter
@@ -72,14 +64,13 @@ def load_head(
             f"{path}: trained for another drafter; train one for this drafter with "
             "scripts/train_head.sh"
         )
-    trained = head_scoring(settings)
-    if str(trained) != str(scoring):
+    scales = {name: getattr(settings, name) for name in ("rule_temperature", "repetition_penalty")}
+    if {**settings.rule, **scales} != scoring:
         raise CheckpointError(
-            f"{path}: trained for {trained} acceptance, not {scoring}; give "
-            f"{trained.flags_instead_of(scoring)}, or train one with your flags with "
-            "scripts/train_head.sh"
+            f"{path}: trained for other acceptance than {_flags(scoring)}; give "
+            f"{_flags({**settings.rule, **scales})}, or train one with scripts/train_head.sh"
         )
-    if block_size > settings.block_size:
+    if (block_size or drafter.block_size) > settings.block_size:
         raise CheckpointError(
             f"{path}: trained for blocks of {settings.block_size}; give --block-size "
             f"{settings.block_size} or less"
@@ -87,38 +78,8 @@ def load_head(
     return _with_weights(path, settings, state.get("model"))
 
 
-def controller_head(
-    controller: Controller,
-    drafter: Drafter,
-    scoring: Scoring,
-    block_size: int | None,
-    device: torch.device | str,
-    drafter_path: Location | None = None,
-) -> Head | None:
-    """Return the head that a controller asks: its option's, or the one beside the drafter.
-
-    Args:
-        device: that of the drafter's states.
-
-    Raises:
-        CheckpointError: as :func:`load_head`.
-    """
-    if not controller.asks_head:
-        return None
-    path: Location | None = getattr(controller, "acceptance_head", None)
-    if path is None and drafter_path:
-        path = find_head(drafter_path, scoring.rule)
-    if path is None:
-        return None
-    return load_head(path, drafter, scoring, block_size or drafter.block_size).to(device)
-
-
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespace]]:
-    """Return the head of a checkpoint of ``fairseq-train``, and the checkpoint's ``cfg``.
-
-    Raises:
-        CheckpointError: the file cannot be read or is a checkpoint of something else.
-    """
+    """Return the head of a checkpoint of ``fairseq-train``, and the checkpoint's ``cfg``."""
     state = load_state(path)
     settings = _settings(path, state["model"].get(f"{PREFIX}_extra_state"))
     weights = {
@@ -129,17 +90,31 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespa
     return _with_weights(path, settings, weights), state["cfg"]
 
 
+def _flags(scoring: Mapping[str, object]) -> str:
+    """Return command-line flags, e.g. ``--beta 3 --tau 1.0``."""
+    names = {name: name.removeprefix("rule_").replace("_", "-") for name in scoring}
+    return " ".join(
+        f"--{names[name]}" if value is True else f"--{names[name]} {value}"
+        for name, value in scoring.items()
+    )
+
+
 def _settings(path: Location, saved: object) -> HeadSettings:
-    if not isinstance(saved, dict):
-        raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     try:
-        kinds = option_types(*RULES)
-        settings = HeadSettings.from_file(saved_fields(saved, HeadSettings, kinds))
+        if not isinstance(saved, dict):
+            raise ConfigError("it has no settings")
+        fields = {
+            n: saved[n] for n in HeadSettings.__dataclass_fields__ if n in saved and n != "rule"
+        }
+        rule = {name: value for name, value in saved.items() if name not in fields}
+        plain = all(isinstance(value, (bool, int, float)) for value in rule.values())
+        if not plain or not all(str(name).isidentifier() for name in rule):
+            raise ConfigError("its acceptance rule is impossible")
+        settings = HeadSettings.from_file({**saved_fields(fields, HeadSettings), **rule})
         scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
         sizes = settings.channels, settings.block_size, settings.layers + 1
         if min(sizes) < 1 or not all(0 < scale < float("inf") for scale in scales):
             raise ConfigError("a size, temperature or penalty is impossible")
-        head_scoring(settings)
     except (ValueError, TypeError) as error:  # for a wrong value, for a missing one
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
     return settings

@@ -7,7 +7,6 @@ allocated that the file does not fill.
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from argparse import Namespace
@@ -15,10 +14,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
+from specdec_plugins.checkpoints.archive import SAVED, check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.config import (
     saved_languages,
     saved_model,
@@ -30,7 +31,7 @@ from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import whole_file
 from specdec_plugins.host.checkpoints import without_memory
-from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
+from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder, without_copies
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask
 
 
-SAVED = "give a checkpoint that fairseq-train has saved"
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 
 
@@ -73,29 +73,30 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
     config = state.get("cfg") or {}
     if state.get("args") is not None:  # as fairseq saved them before version 0.10.1
         config = {"model": state["args"], "task": state["args"]}
-    lacking = [key for key in ("model", "extra_state") if not isinstance(state.get(key), Mapping)]
-    if not isinstance(config, Mapping) or not {"model", "task"} <= set(config):
-        lacking.append("cfg")
-    if lacking:
-        missing = ", ".join(f"'{key}'" for key in lacking)
-        raise CheckpointError(f"{name}: not a fairseq checkpoint: it has no {missing}; {SAVED}")
+    parts = {"model": state.get("model"), "extra_state": state.get("extra_state"), "cfg": config}
+    for key, part in parts.items():
+        if not isinstance(part, Mapping) or (key == "cfg" and not {"model", "task"} <= set(part)):
+            raise CheckpointError(f"{name}: not a fairseq checkpoint: it has no '{key}'; {SAVED}")
     # fairseq 0.12.2 saves its packed copies uninitialised; nothing reads them.
     weights = state["model"].items()
     check_weights(name, {key: value for key, value in weights if not REDUNDANT.search(str(key))})
     try:
         model = saved_model(config["model"], as_transformer)
-        parts = {"model": model, "task": saved_task(config["task"])}
+        cfg = {"model": model, "task": saved_task(config["task"])}
         languages = saved_languages(config["task"], os.path.dirname(name))
         languages = languages or stored_languages(state.get("task_state"))
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
+    history = state.get("optimizer_history")
+    last = history[-1] if isinstance(history, list) and history else None
+    updates = last.get("num_updates") if isinstance(last, Mapping) else None
     return {
         "model": dict(state["model"]),
-        "cfg": parts,
+        "cfg": cfg,
         "multilingual": languages,
-        "num_updates": _num_updates(state.get("optimizer_history")),
+        "num_updates": max(updates, 0) if isinstance(updates, int) else 0,
         "task_state": state.get("task_state") or {},
-        "optimizer_history": state.get("optimizer_history"),
+        "optimizer_history": history,
         "extra_state": dict(state["extra_state"]),
     }
 
@@ -108,12 +109,6 @@ def is_drafter(state: State) -> bool:
 def is_transformer(state: State) -> bool:
     """Return whether a checkpoint is a Transformer's of fairseq."""
     return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
-
-
-def _num_updates(history: object) -> int:
-    last = history[-1] if isinstance(history, list) and history else None
-    updates = last.get("num_updates") if isinstance(last, Mapping) else None
-    return max(updates, 0) if isinstance(updates, int) else 0
 
 
 def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqModel:
@@ -133,7 +128,13 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     if state["multilingual"] is not None:
         adopt(state["multilingual"], task, name)
     else:
-        _check_languages(state["cfg"]["task"], task, name)
+        trained, current = (
+            tuple(getattr(part, f"{side}_lang", None) for side in ("source", "target"))
+            for part in (state["cfg"]["task"], getattr(task, "cfg", None))
+        )
+        if None not in trained and trained == current[::-1] != current:
+            flags = "-s {} -t {}".format(*trained)
+            raise CheckpointError(f"{name}: translates the other direction; give {flags}")
     check_dictionaries(state["task_state"], task, name)
     # First without memory: a file may describe a model of any size.
     with without_memory(), warnings.catch_warnings():
@@ -148,20 +149,6 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     return model
 
 
-def _check_languages(saved: Namespace, task: FairseqTask, name: str) -> None:
-    """Refuse a task whose languages are the saved ones, swapped."""
-    trained, current = (
-        tuple(getattr(cfg, f"{side}_lang", None) for side in ("source", "target"))
-        for cfg in (saved, getattr(task, "cfg", None))
-    )
-    if None not in trained and trained == current[::-1] != current:
-        source, target = trained
-        raise CheckpointError(
-            f"{name}: translates from {source} to {target}; give -s {source} -t {target}, or "
-            "neither"
-        )
-
-
 def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
@@ -169,8 +156,7 @@ def _load_weights(
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.
-    placeholders = {key: value for key, value in wanted.items() if key.endswith("._float_tensor")}
-    weights = {**placeholders, **weights}
+    weights = {key: wanted[key] for key in wanted if key.endswith("._float_tensor")} | weights
     try:
         # A copy, since pruning changes it.
         model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
@@ -184,16 +170,9 @@ def _load_weights(
 
 
 def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:
-    """Build the model of a checked configuration from the file ``name``.
-
-    Raises:
-        CheckpointError: its values do not go together.
-    """
-    # Tasks for older versions of fairseq do not take the flag.
-    takes_flag = "from_checkpoint" in inspect.signature(task.build_model).parameters
-    flag = {"from_checkpoint": True} if takes_flag else {}
+    """Build the model of a checked configuration from the file ``name``."""
     try:
-        return task.build_model(Namespace(**vars(cfg)), **flag)
+        return task.build_model(Namespace(**vars(cfg)), from_checkpoint=True)
     except Exception as error:  # fairseq raises many kinds
         raise CheckpointError(
             f"{name}: its {cfg.arch} model cannot be built: {one_line(error)}; {OTHER_DICTIONARIES}"
@@ -216,12 +195,7 @@ def first_mismatches(
 
 
 def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int:
-    """Write a checkpoint, whole or not at all, and return its size in bytes.
-
-    Raises:
-        CheckpointError: the weights are not finite, or the file cannot be written; an older one is
-            left as it was.
-    """
+    """Write a checkpoint, whole or not at all, and return its size in bytes."""
     weights = state["model"]
     assert isinstance(weights, Mapping)
     check_weights(os.fspath(path), weights)
@@ -234,3 +208,39 @@ def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int
         fault = getattr(cause, "strerror", None) or one_line(error)
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
+
+
+def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
+    """Read a checkpoint, and give a Transformer's weights today's names, to copy them.
+
+    A model of fairseq's renames the weights of older checkpoints when it loads them: a fused matrix
+    of queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the
+    model is built here, too, but without memory.
+    """
+    name, state = os.fspath(path), load_state(path, as_transformer)
+    cfg, weights = state["cfg"]["model"], state["model"]
+    if not is_transformer(state):
+        return state
+    dictionaries = []  # as long as the tables of embeddings
+    for side in ("encoder", "decoder"):
+        table = weights.get(f"{side}.embed_tokens.weight")
+        if table is None:
+            fault = f"{side}.embed_tokens.weight is missing"
+            raise CheckpointError(f"{name}: is no whole Transformer: {fault}; {SAVED}")
+        dictionary = Dictionary()
+        for index in range(len(dictionary), len(table)):
+            dictionary.add_symbol(f"madeupword{index:04d}")
+        dictionaries.append(dictionary)
+    # All layers: pruning is for those who load the file.
+    whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
+    task = TranslationTask(TranslationConfig(), *dictionaries)
+    with without_memory():
+        model = build_model(name, task, Namespace(**whole))
+    model.upgrade_state_dict(weights)
+    fault = first_mismatches(without_copies(model.state_dict()), without_copies(weights))
+    if fault:
+        raise CheckpointError(
+            f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
+            f"{SAVED}"
+        )
+    return state

@@ -32,31 +32,14 @@ TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"
 """The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
-Names = Annotated[
-    list[Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]],
-    msgspec.Meta(max_length=1 << 17),
-]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]
+Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1 << 17)]
 Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
 used in its training only."""
 OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
 """Options of that branch that add other entries to dictionaries."""
-
-
-class TaskOptions(msgspec.Struct):
-    """The options of fairseq's task that name languages and tokens, safely typed."""
-
-    langs: Names = []
-    lang_pairs: Names = []
-    lang_dict: str | None = None
-    lang_tok_style: LangTokStyle = LangTokStyle.multilingual
-    langtoks_specs: Names = []
-    langtoks_main: tuple[Spec, Spec] | None = None
-    encoder_langtok: Spec = None
-    decoder_langtok: bool = False
-    lang_tok_replacing_bos_eos: bool = False
-    add_data_source_prefix_tags: bool = False
 
 
 class Beginning(TypedDict):
@@ -106,26 +89,24 @@ class LanguageTokens:
         return {"prefix_tokens": forced, "bos_token": self.begin}
 
 
-@dataclass(frozen=True)
-class Multilingual:
-    """The languages of a checkpoint."""
+class Multilingual(msgspec.Struct, frozen=True):
+    """The languages of a checkpoint: fairseq's options, safely typed."""
 
-    langs: tuple[str, ...]
+    langs: Names
     """The languages in the order of their tokens."""
-    style: str
-    """fairseq's name for the spelling of tokens."""
-    specs: tuple[str, ...]
-    """The kinds of tokens of each language."""
-    source_spec: str | None
+    source_spec: Spec = None
     """The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none."""
-    target_spec: str | None
-    """The same of targets."""
-    replace_eos: bool
+    target_spec: Spec = None
+    lang_tok_style: LangTokStyle = LangTokStyle.multilingual
+    """The spelling of tokens."""
+    langtoks_specs: Names = (LangTokSpec.main.value,)
+    """The kinds of tokens of each language."""
+    lang_tok_replacing_bos_eos: bool = False
     """See :class:`LanguageTokens`."""
-    has_mask: bool
-    """True if dictionaries have a token for denoising."""
-    has_tags: bool = False
+    add_data_source_prefix_tags: bool = False
     """True if dictionaries have NLLB's tags."""
+    has_mask: bool = False
+    """True if dictionaries have a token for denoising."""
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
@@ -133,42 +114,52 @@ class Multilingual:
 
         Args:
             values: options by name; those of ``langtoks`` as ``langtoks_main``.
-            folder: the folder of the list of languages, if that is a file.
-
-        Raises:
-            ConfigError: no languages are named, or a value is impossible.
+            folder: that of the list of languages, if that is a file.
         """
-        values = {n: v for n, v in values.items() if isinstance(v, (bool, int, str, list, tuple))}
-        if branch := [name for name in OF_BRANCH if values.get(name)]:
+        saved: dict[str, object] = {}
+        for name, value in values.items():
+            if value and isinstance(value, (bool, int, str, list, tuple)):
+                several = name in ("langs", "lang_pairs", "langtoks_specs")
+                saved[name] = value.split(",") if several and isinstance(value, str) else value
+        if branch := [name for name in OF_BRANCH if name in saved]:
             flag = branch[0].replace("_", "-")
             raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
-        saved = {name: values[name] for name in TaskOptions.__struct_fields__ if values.get(name)}
-        for name, value in saved.items():
-            if name in ("langs", "lang_pairs", "langtoks_specs") and isinstance(value, str):
-                saved[name] = value.split(",")
+        listed, pairs = saved.get("lang_dict"), saved.get("lang_pairs")
+        if "langs" not in saved and isinstance(listed, str):
+            # Training had the file elsewhere.
+            path = os.path.join(folder, os.path.basename(listed))
+            if not os.path.isfile(path):
+                fault = "its languages are listed in a file"
+                raise ConfigError(f"{fault}; put that beside it, as {path}")
+            args = Namespace(langs=None, lang_dict=path)
+            saved["langs"] = MultilingualDatasetManager.load_langs(args)
+        elif "langs" not in saved and isinstance(pairs, (list, tuple)):
+            saved["langs"] = sorted({name for pair in pairs for name in str(pair).split("-")})
+        if not saved.get("langs"):
+            raise ConfigError("its task is multilingual, and it names no languages")
+        saved["source_spec"] = saved.get("encoder_langtok")
+        saved["target_spec"] = "tgt" if "decoder_langtok" in saved else None
+        saved["has_mask"] = f"extra_data_{LangTokSpec.mono_dae.value}" in values
+        if main := saved.get("langtoks_main"):
+            if not isinstance(main, (list, tuple)) or len(main) != 2:
+                raise ConfigError("its task: langtoks_main are not two")
+            saved["source_spec"], saved["target_spec"] = main
         try:
-            options = msgspec.convert(saved, TaskOptions)
+            return msgspec.convert(saved, cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise ConfigError(f"its task: {ascii(str(error))[1:-1][:200]}") from None
-        langs = options.langs
-        if not langs and options.lang_dict:
-            args = Namespace(langs=None, lang_dict=_beside(folder, options.lang_dict))
-            langs = MultilingualDatasetManager.load_langs(args)
-        langs = langs or sorted({name for pair in options.lang_pairs for name in pair.split("-")})
-        if not langs:
-            raise ConfigError("its task is multilingual, and it names no languages")
-        decoder = "tgt" if options.decoder_langtok else None
-        source_spec, target_spec = options.langtoks_main or (options.encoder_langtok, decoder)
-        return cls(
-            tuple(langs),
-            options.lang_tok_style.value,
-            tuple(options.langtoks_specs) or (LangTokSpec.main.value,),
-            source_spec,
-            target_spec,
-            options.lang_tok_replacing_bos_eos,
-            f"extra_data_{LangTokSpec.mono_dae.value}" in values,
-            options.add_data_source_prefix_tags,
-        )
+
+    def options(self) -> JsonObject:
+        """Return the options of fairseq's task that :meth:`of` reads."""
+        return {
+            "langs": list(self.langs),
+            "lang_tok_style": self.lang_tok_style.value,
+            "langtoks_specs": list(self.langtoks_specs),
+            "langtoks": {LangTokSpec.main.value: [self.source_spec, self.target_spec]},
+            "lang_tok_replacing_bos_eos": self.lang_tok_replacing_bos_eos,
+            "extra_data": {LangTokSpec.mono_dae.value: ""} if self.has_mask else None,
+            "add_data_source_prefix_tags": self.add_data_source_prefix_tags,
+        }
 
     def task_options(self) -> JsonObject:
         """Return all options of fairseq's task: these, and defaults."""
@@ -180,18 +171,6 @@ class Multilingual:
         more = {"lang_pairs": pair, "shuffle_instance": False, **self.options()}
         return {**defaults, **general, **more}
 
-    def options(self) -> JsonObject:
-        """Return the options of fairseq's task that :meth:`of` reads."""
-        return {
-            "langs": list(self.langs),
-            "lang_tok_style": self.style,
-            "langtoks_specs": list(self.specs),
-            "langtoks": {LangTokSpec.main.value: [self.source_spec, self.target_spec]},
-            "lang_tok_replacing_bos_eos": self.replace_eos,
-            "extra_data": {LangTokSpec.mono_dae.value: ""} if self.has_mask else None,
-            "add_data_source_prefix_tags": self.has_tags,
-        }
-
     @property
     def known(self) -> str:
         """The languages in a sentence."""
@@ -199,17 +178,13 @@ class Multilingual:
 
     def augment(self, dictionary: Dictionary) -> None:
         """Add the tokens to a dictionary, as fairseq does."""
-        extra = self.options()["extra_data"]
-        augment_dictionary(dictionary, list(self.langs), self.style, self.specs, extra)
-        for tag in TAGS if self.has_tags else ():
+        extra, style = self.options()["extra_data"], self.lang_tok_style.value
+        augment_dictionary(dictionary, list(self.langs), style, self.langtoks_specs, extra)
+        for tag in TAGS if self.add_data_source_prefix_tags else ():
             dictionary.add_symbol(tag)
 
     def check(self, languages: tuple[str, str]) -> None:
-        """Check that the model has these languages, source and target.
-
-        Raises:
-            ConfigError: a language is none of the model's.
-        """
+        """Check that the model has these languages, source and target."""
         for flag, language in zip(("-s", "-t"), languages):
             if language not in self.langs:
                 raise ConfigError(
@@ -224,17 +199,13 @@ class Multilingual:
         Args:
             languages: source and target.
             dictionaries: those of both, with the tokens.
-
-        Raises:
-            ConfigError: a language, or its token, is unknown.
         """
         self.check(languages)
-        source, target = languages
         args = Namespace(
             seed=0,
             extra_lang_pairs=None,
             lang_pairs=[],
-            lang_tok_style=self.style,
+            lang_tok_style=self.lang_tok_style.value,
             source_dict=None,
             target_dict=None,
         )
@@ -242,21 +213,16 @@ class Multilingual:
         manager = MultilingualDatasetManager(args, [], self.langs, named, None)
         try:
             return LanguageTokens(
-                manager.get_encoder_langtok(source, target, self.source_spec),
-                manager.get_decoder_langtok(target, self.target_spec),
-                self.replace_eos,
+                manager.get_encoder_langtok(*languages, self.source_spec),
+                manager.get_decoder_langtok(languages[1], self.target_spec),
+                self.lang_tok_replacing_bos_eos,
             )
         except AssertionError as error:
             raise ConfigError(str(error)) from error
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
-    """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens.
-
-    Raises:
-        CheckpointError: the checkpoint lacks the task's languages, or those of another checkpoint
-            differ.
-    """
+    """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens."""
     if getattr(task, "multilingual", None) not in (None, multilingual):
         raise CheckpointError(
             f"{name}: has other languages, or their tokens elsewhere, than the other checkpoint; "
@@ -271,11 +237,3 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     task.multilingual = multilingual
-
-
-def _beside(folder: str, listed: str) -> str:
-    """Return the path of a list of languages, which training had elsewhere."""
-    path = os.path.join(folder, os.path.basename(listed))
-    if not os.path.isfile(path):
-        raise ConfigError(f"its languages are listed in a file; put that beside it, as {path}")
-    return path

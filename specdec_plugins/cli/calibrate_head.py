@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.evaluation.calibration import fit_calibration, plot_reliability, report
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import check_paths, reserved
@@ -46,23 +45,23 @@ def main(argv: Sequence[str]) -> None:
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved(outputs, inputs.items()):
         models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
-        trained = TrainedHead(args.checkpoint, **models)
+        trained = calibration.TrainedHead(args.checkpoint, **models)
         check_paths(outputs, trained.files)
         bar = sys.stderr.isatty() and not args.no_progress_bar
         predictions = trained.predict(args.subset, bar=bar)
-        temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
+        temperature, bias = (1.0, 0.0) if args.no_fit else calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
         calibrated = predictions.at(temperature, bias)
         results = {
             "temperature": temperature,
             "bias": bias,
-            "uncalibrated": report(predictions),
-            "calibrated": report(calibrated),
+            "uncalibrated": calibration.report(predictions),
+            "calibrated": calibration.report(calibrated),
         }
         if args.json:
             write_json(Path(args.json), results, "--json")
         if args.plot:
-            plot_reliability(calibrated, args.plot, args.output)
+            calibration.plot_reliability(calibrated, args.plot, args.output)
     put(table(results))
     put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
 

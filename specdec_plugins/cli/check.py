@@ -29,13 +29,12 @@ from statistics import median
 
 import torch
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import engine_name
-from specdec_plugins.evaluation.differences import Tokens, decode, gap
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
-from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
@@ -126,7 +125,7 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     speeds: dict[str, float] = {}
 
     @cache
-    def reference(name: str) -> list[Tokens]:
+    def reference(name: str) -> list[list[str]]:
         """Decode by a reference that is named like a system."""
         outputs, how, milliseconds = decoded(parse_system(name, base).settings, lines)
         speeds[f"{name.partition('@')[0]}, {how}"] = milliseconds
@@ -154,7 +153,7 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     return inexact
 
 
-def decoded(settings: Settings, lines: list[Line]) -> tuple[list[Tokens], str, float]:
+def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, float]:
     """Return the outputs, the engine and precision, and the milliseconds a line."""
     translator = load_translator(settings)
     translator.warm_up(lines[:1])

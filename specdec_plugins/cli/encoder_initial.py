@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
-from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
+from specdec_plugins.checkpoints.pair import write_initial_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import reserved
 

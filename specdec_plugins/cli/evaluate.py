@@ -33,9 +33,8 @@ from tqdm import tqdm
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
-from specdec_plugins.evaluation.records import sentence_records
 from specdec_plugins.evaluation.systems import AR, System, parse_system
-from specdec_plugins.evaluation.table import results, table
+from specdec_plugins.evaluation.table import results, sentence_records, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import InferenceError

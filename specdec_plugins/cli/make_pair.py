@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.command import Parser, command, positive, program, put
 from specdec_plugins.files.errors import InferenceError
@@ -41,6 +41,7 @@ from specdec_plugins.jobs.make_pair.text import check_enough
 PROG = program("make_pair.py")
 HOURS = 4.0
 MODULES = {
+    "specdec-calibrate-head": "calibrate_head",
     "specdec-translate": "inference",
     "specdec-translate-corpus": "translate_corpus",
     "specdec-tune": "tune",
@@ -67,7 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
-    add("--dry-run", action="store_true", help="print the plan, and how long it would take")
+    add("--dry-run", action="store_true", help="print the recipe, and how long all would take")
     add("--cpu", action="store_true", help="leave a GPU alone")
     add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,15 +13,10 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 
 COMPOUND = re.compile(rb"(\S)-(\S)")
 DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The two BLEU figures of one translation."""
-
-    sacrebleu: float
-    tokenised: float
-    """Compounds split."""
+CODES = {"zho": "zh", "jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my"}
+"""Codes of NLLB."""
+WITHOUT_BLANKS = ("th", "lo", "km", "my")
+"""Languages for which sacreBLEU has no tokenizer, and whose words have no blanks between them."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +25,51 @@ class References:
 
     lines: Sequence[str]
     language: str
-    """The language whose rules Moses splits by."""
     tokenised: bool = False
     """True if it is Moses-tokenised already, and so is the output."""
 
-    def scores(self, output: Sequence[str]) -> Scores:
-        """Return the BLEU figures of an output, given line by line."""
-        sacre = BLEU().corpus_score(output, [self.lines]).score
-        tokenised = compound_split_bleu(self._tokens(output), self._own_tokens).score
-        return Scores(float(sacre), float(tokenised))
+    def scores(self, output: Sequence[str]) -> dict[str, float]:
+        """Return both BLEU figures of an output, given line by line."""
+        sacre = metric_of(self.language).corpus_score(output, [self.lines]).score
+        tokenised = compound_split_bleu(self._tokens(output), self._reference_tokens).score
+        return {"BLEU": float(sacre), "tokenised BLEU": float(tokenised)}
 
     @cached_property
-    def _own_tokens(self) -> list[str]:
+    def _reference_tokens(self) -> list[str]:
         return self._tokens(self.lines)
 
     def _tokens(self, lines: Sequence[str]) -> list[str]:
-        convert = plain_tokens if self.tokenised else moses_tokens
+        convert = plain_tokens if self.tokenised else tokens_of
         return convert(lines, self.language)
 
     def signature(self) -> str:
         """Return sacreBLEU's signature, which says how it counts."""
-        metric = BLEU()
+        metric = metric_of(self.language)
         metric.corpus_score(self.lines, [self.lines])
         return str(metric.get_signature())
 
 
-def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Return ordinary text as Moses tokens, in which "a-b" is whole and characters are plain."""
+def metric_of(language: str) -> BLEU:
+    """Return sacreBLEU with its tokenizer for a language such as ``de``, ``zh_CN``, ``jpn_Jpan``.
+
+    Languages without blanks are cut into characters, as are Japanese and Korean without MeCab.
+    """
+    code = re.split(r"[_-]", language.lower())[0]
+    code = CODES.get(code, code)
+    if code not in WITHOUT_BLANKS:
+        with suppress(RuntimeError):  # MeCab is not installed
+            return BLEU(trg_lang=code)
+    return BLEU(tokenize="char")
+
+
+def tokens_of(lines: Sequence[str], language: str) -> list[str]:
+    """Return ordinary text as Moses tokens, in which "a-b" is whole and characters are plain.
+
+    A language that sacreBLEU tokenizes otherwise than German has sacreBLEU's tokens.
+    """
+    metric = metric_of(language)
+    if metric.tokenizer.signature() != BLEU.TOKENIZER_DEFAULT:
+        return [str(metric.tokenizer(line)) for line in lines]
     tokenizer = MosesTokenizer(lang=language)
     return [str(tokenizer.tokenize(line, return_str=True, escape=False)) for line in lines]
 

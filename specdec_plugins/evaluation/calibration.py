@@ -1,19 +1,32 @@
-"""Calibration of predicted acceptance: metrics, correction, diagram."""
+"""Calibration of a trained acceptance head: predictions, metrics, correction, diagram."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from tqdm import tqdm
 
+from specdec_plugins.checkpoints.head_file import load_trained_head
+from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
+from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.kernels import Floats
 from specdec_plugins.evaluation.plots import new_figure
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject, whole_file
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 BINS = 15
 HOTTEST = 1e9
@@ -35,8 +48,7 @@ class Predictions:
 
     def at(self, temperature: float, bias: float) -> Predictions:
         """Return the same with logits divided by ``temperature``, then ``bias`` added."""
-        logits = self.logits / temperature + bias
-        return Predictions(logits, self.survived, self.decided, self.open)
+        return replace(self, logits=self.logits / temperature + bias)
 
 
 def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
@@ -54,8 +66,8 @@ def brier_score(predicted: Tensor, happened: Tensor) -> float:
 
 
 def auroc(predicted: Tensor, happened: Tensor) -> float:
-    """Return the probability that a case that happened was given more than one that did not; NaN
-    where all or nothing happened."""
+    """Return the probability that a case that happened was predicted higher than a case that did
+    not; NaN where all or nothing happened."""
     if happened.all() or not happened.any():
         return math.nan
     return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
@@ -99,7 +111,7 @@ def report(predictions: Predictions) -> JsonObject:
 
 
 def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
-    """``(blocks, slots)`` probabilities of tokens and of survival, and which of them count."""
+    """Return ``(blocks, slots)`` probabilities of tokens and of survival, and where they count."""
     token = predictions.logits.float().sigmoid()
     return {
         "token": (token, predictions.decided),
@@ -125,20 +137,16 @@ def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Flo
         np.histogram(values, bins, (0, 1), weights=weights)[0]
         for weights in (None, values, happened.double().numpy())
     )
-    held = count > 0
-    return count[held], predictions[held] / count[held], events[held] / count[held]
+    filled = count > 0
+    count = count[filled]
+    return count, predictions[filled] / count, events[filled] / count
 
 
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
-    """Write a PNG of the reliability diagrams of tokens and of survival.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file cannot be written.
-    """
+    """Write a PNG of the reliability diagrams of tokens and of survival."""
     figure = new_figure((10, 4.6))
-    found = _predicted(predictions).items()
-    for axes, (name, (predicted, where)) in zip(figure.subplots(1, 2), found):
+    panels = zip(figure.subplots(1, 2), _predicted(predictions).items())
+    for axes, (name, (predicted, where)) in panels:
         count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")
@@ -148,3 +156,97 @@ def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], tit
     figure.suptitle(title)
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)
+
+
+class TrainedHead:
+    """A checkpoint of ``fairseq-train --arch acceptance_head``, with the pair that it is for."""
+
+    def __init__(self, path: str, **overrides: str | None) -> None:
+        """Load the head, and the models and data that it was trained with.
+
+        ``overrides`` are ``data``, ``AR_path`` and ``drafter``, if they have moved since.
+        """
+        self.head, cfg = load_trained_head(path)
+        moved = {name: value for name, value in overrides.items() if value is not None}
+        drafter_path = moved.pop("drafter", getattr(cfg["model"], "drafter", ""))
+        options = {**vars(cfg["task"]), **moved}
+        names = TranslationSpecdecConfig.__dataclass_fields__
+        # Some of the task's options follow those of fairseq's other groups.
+        groups = OmegaConf.structured(FairseqConfig)
+        groups.task = OmegaConf.structured(TranslationSpecdecConfig)
+        groups.task.update({name: value for name, value in options.items() if name in names})
+        config = groups.task
+        folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
+        self.files = [
+            ("--drafter", Path(drafter_path)),
+            ("--AR-path", Path(config.AR_path)),
+            *(("--data", path) for folder in folders for path in folder.glob("*")),
+        ]
+        """All files that are read, each with the flag that can name it."""
+        self.task = TranslationSpecdecTask.setup_task(config)
+        drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
+        if fingerprint(drafter) != settings.drafter:
+            fault = f"{drafter_path}: not the drafter that {path} was trained for"
+            raise CheckpointError(f"{fault}; name that one with --drafter")
+        self.labeller = AcceptanceLabeller(
+            drafter,
+            self.task.verifier,
+            Scoring(
+                choose_rule(settings.rule), settings.rule_temperature, settings.repetition_penalty
+            ),
+            settings.block_size,
+            self.task.target_dictionary.pad(),
+        )
+
+    def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
+        """Return the head with logits divided by ``temperature``, then ``bias`` added."""
+        settings = replace(self.head.settings, temperature=temperature, bias=bias)
+        head = AcceptanceHead(settings)
+        head.load_state_dict({**self.head.state_dict(), "_extra_state": settings.to_file()})
+        return head
+
+    @torch.no_grad()
+    def predict(self, subset: str, max_tokens: int = 2000, bar: bool = False) -> Predictions:
+        """Return predictions for the blocks that decoding ``subset``'s targets would draft.
+
+        Those are the first block of each sentence and then always the block after the tokens that
+        the last block committed. With ``bar`` progress is shown.
+        """
+        self.task.load_dataset(subset)
+        batches = self.task.get_batch_iterator(
+            self.task.dataset(subset),
+            max_tokens=max_tokens,
+            max_positions=self.task.max_positions(),
+            ignore_invalid_inputs=True,
+        ).next_epoch_itr(shuffle=False)
+        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=not bar)
+        parts = [self._predict(sample) for sample in shown]
+        return Predictions(*(torch.cat(column) for column in zip(*parts)))
+
+    def _predict(self, sample: Sample) -> tuple[Tensor, ...]:
+        target = sample["target"]
+        last = target.ne(self.labeller.padding).sum(1) - 1
+        cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])
+        blocks = self.labeller(sample["net_input"], target, cuts, sample["id"])
+        reached = _reached(blocks, last, len(self.task.language_tokens.forced))
+        logits = self.head.logits(blocks.states[reached], blocks.confidences[reached])
+        return logits, blocks.survived[reached], blocks.decided[reached], blocks.open[reached]
+
+
+def _reached(blocks: LabelledBlocks, last: Tensor, first: int) -> Tensor:
+    """Return ``(batch, blocks)`` True for blocks that decoding drafts; there is a block after
+    every cut.
+
+    Args:
+        last: ``(batch,)`` each sentence's largest cut.
+        first: the smallest cut, after the forced tokens.
+    """
+    count = blocks.cuts.size(1)
+    # By cut, in ascending order, and one more for all positions past a sentence's end.
+    following = (blocks.cuts + blocks.accepted + 1).flip(1).clamp(max=count)
+    at = last.new_zeros(len(last), count + 1)
+    at[:, first] = 1
+    for cut in range(count):
+        at.scatter_add_(1, following[:, cut : cut + 1], at[:, cut : cut + 1].clone())
+    inside = torch.arange(count, device=last.device) <= last[:, None]
+    return (at[:, :count].bool() & inside).flip(1)

@@ -42,11 +42,7 @@ class CTranslate2Job:
     _translator: Translator = field(init=False)
 
     def load(self) -> None:
-        """Open the model.
-
-        Raises:
-            ValueError, RuntimeError: it cannot be opened in this precision.
-        """
+        """Open the model."""
         precision, _, kernels = self.compute_type.partition(":")
         if kernels not in KERNELS:
             raise ValueError(f"{kernels} must be one of {', '.join(filter(None, KERNELS))}")

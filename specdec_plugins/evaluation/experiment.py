@@ -1,4 +1,7 @@
-"""An experiment: alternating timed runs of every system, each in a process of its own."""
+"""An experiment: alternating timed runs of every system, each in a process of its own.
+
+The runs are lines of ``runs.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ from datetime import datetime, timezone
 from itertools import groupby, product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
-from specdec_plugins.evaluation.own_system import TranslatorJob
-from specdec_plugins.evaluation.runs import Run, read_runs
-from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import SystemProcess
-from specdec_plugins.files.errors import explained
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.report import describe_settings, versions
@@ -26,11 +28,67 @@ from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
-"""Is told what is being done."""
+"""Shows the progress."""
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run of a system over a text. Times are of decoding alone.
+
+    Counts are None where a system does not tell its steps. ``sentences`` holds a column for each
+    known figure, in the order of the text: ``line`` and ``seconds`` (of the sentence's batch), and
+    as far as they are known ``steps``, counts of tokens, ``accepted_by_step`` and ``output``.
+    """
+
+    system: str
+    text: str
+    threads: int
+    batch: int
+    round: int
+    """From 1; the seed of drawn output."""
+    began: str
+    """Date and time, UTC."""
+    engine: str
+    precision: str
+    seconds: float
+    sentences: dict[str, list[Any]]
+    memory: int | None = None
+    """Peak of the process, on a GPU of its tensors, in bytes."""
+    block_size: int | None = None
+    control_seconds: float | None = None
+    """The part of the seconds that the controller took."""
+    committed_tokens: int | None = None
+    steps: int | None = None
+    drafted_tokens: int | None = None
+    verified_tokens: int | None = None
+    accepted_tokens: int | None = None
+    verifier_calls: int | None = None
+    drafter_calls: int | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return the time of a sentence and all rates that are known.
+
+        ``acceptance_length`` has the bonus token included. ``discard_rate`` is of drafted tokens,
+        ``verified_discard_rate`` (SpecDec++'s) of verified ones, each per committed token.
+        """
+        figures = {"milliseconds": 1000 * self.seconds / len(self.sentences["line"])}
+        if self.memory is not None:
+            figures["memory"] = self.memory
+        if self.committed_tokens:
+            figures["tokens_per_second"] = self.committed_tokens / max(self.seconds, 1e-9)
+            figures["control_share"] = (self.control_seconds or 0) / max(self.seconds, 1e-9)
+            figures["verification_rate"] = (self.verifier_calls or 0) / self.committed_tokens
+        if self.committed_tokens and self.verified_tokens is not None:
+            accepted, drafted = self.accepted_tokens or 0, self.drafted_tokens or 0
+            unwanted = self.verified_tokens - accepted
+            figures["acceptance_length"] = self.committed_tokens / (self.steps or 1)
+            figures["acceptance_rate"] = accepted / max(self.verified_tokens, 1)
+            figures["discard_rate"] = (drafted - accepted) / self.committed_tokens
+            figures["verified_discard_rate"] = unwanted / self.committed_tokens
+        return figures
 
 
 @dataclass(frozen=True)
-class Place:
+class Conditions:
     """Conditions that the systems of a round share."""
 
     text: Sentences
@@ -39,8 +97,7 @@ class Place:
 
     def is_of(self, run: Run) -> bool:
         """Return whether a run was made under these conditions."""
-        here = self.text.name, self.batch, self.threads
-        return (run.text, run.batch, run.threads) == here
+        return (run.text, run.batch, run.threads) == (self.text.name, self.batch, self.threads)
 
 
 @dataclass(frozen=True)
@@ -69,7 +126,7 @@ class Experiment:
             "warmup": self.warmup,
         }
 
-    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Place, int, list[System]]]:
+    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Conditions, int, list[System]]]:
         """Yield the systems that are missing in each round, in the order in which they are to run.
 
         The order differs from round to round, so that no system always comes after the same other
@@ -77,23 +134,23 @@ class Experiment:
         """
         done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
         for batch, threads, text in product(self.batches, self.threads, self.texts):
-            place = Place(text, batch, threads)
+            where = Conditions(text, batch, threads)
             for number in range(1, self.rounds + 1):
                 turn = Random(number).sample(self.systems, len(self.systems))
                 here = text.name, batch, threads, number
                 if missing := [system for system in turn if (system.name, *here) not in done]:
-                    yield place, number, missing
+                    yield where, number, missing
 
-    def job(self, system: System, place: Place) -> TranslatorJob | CTranslate2Job:
-        """Return what a system loads and decodes at a place."""
-        text, batches = place.text, place.text.batches(place.batch)
+    def job(self, system: System, where: Conditions) -> TranslatorJob | CTranslate2Job:
+        """Return the job of a system under these conditions."""
+        text, batches = where.text, where.text.batches(where.batch)
         if system.compute_type is None:
-            settings = replace(system.settings, batch=place.batch)
+            settings = replace(system.settings, batch=where.batch)
             return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
         return CTranslate2Job(
             str(self.model),
             system.compute_type,
-            place.threads,
+            where.threads,
             [[text.tokens[i] for i in batch] for batch in batches],
             [[text.longest[i] for i in batch] for batch in batches],
             system.settings.limits.min_len,
@@ -101,13 +158,7 @@ class Experiment:
 
 
 def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
-    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk.
-
-    Raises:
-        CheckpointError, InferenceError: models that cannot be used, a system that failed, a folder
-            that holds another experiment or cannot be written to.
-        ValueError: settings that do not fit the models.
-    """
+    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk."""
     with work_folder(out, out / DESCRIPTION, experiment.describe()):
         runs = read_runs(out / RUNS)
         yield from runs
@@ -115,21 +166,24 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
         with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
-            for place, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
-                for run in _run_rounds(experiment, place, [item[1:] for item in missing], note):
+            for where, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
+                for run in _run_rounds(experiment, where, [item[1:] for item in missing], note):
                     file.write(msgspec.json.encode(run) + b"\n")
                     file.flush()
                     yield run
 
 
 def _run_rounds(
-    experiment: Experiment, place: Place, rounds: Sequence[tuple[int, list[System]]], note: Note
+    experiment: Experiment,
+    where: Conditions,
+    rounds: Sequence[tuple[int, list[System]]],
+    note: Note,
 ) -> Iterator[Run]:
-    """Load all systems for a place, warm them up, then make the rounds."""
-    jobs = {s.name: experiment.job(s, place) for _, missing in rounds for s in missing}
+    """Load all systems, warm them up, then make the rounds."""
+    jobs = {s.name: experiment.job(s, where) for _, missing in rounds for s in missing}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(SystemProcess(name, job, place.threads))
+            name: stack.enter_context(SystemProcess(name, job, where.threads))
             for name, job in jobs.items()
         }
         for name, worker in workers.items():
@@ -137,16 +191,16 @@ def _run_rounds(
             worker.load()
         for name, worker in workers.items():
             note(f"warming up {name}")
-            worker.decode(-(-experiment.warmup // place.batch), 1)
+            worker.decode(-(-experiment.warmup // where.batch), 1)
         for number, missing in rounds:
             for system in missing:
-                note(f"{place.text.name}, batch {place.batch}, round {number}: {system.name}")
-                yield timed_run(system, workers[system.name], place, number)
+                note(f"{where.text.name}, batch {where.batch}, round {number}: {system.name}")
+                yield timed_run(system, workers[system.name], where, number)
 
 
-def timed_run(system: System, worker: SystemProcess, place: Place, number: int) -> Run:
+def timed_run(system: System, worker: SystemProcess, where: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    batches = place.text.batches(place.batch)
+    batches = where.text.batches(where.batch)
     order = [i for batch in batches for i in batch]
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
@@ -155,21 +209,33 @@ def timed_run(system: System, worker: SystemProcess, place: Place, number: int) 
     columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
     if number == 1 or system.settings.rule.draws:
         columns["output"] = [
-            output if isinstance(output, str) else place.text.joined(output)
+            output if isinstance(output, str) else where.text.joined(output)
             for output in decoded.outputs
         ]
     else:
         columns.pop("accepted_by_step", None)
-    columns["line"] = [place.text.lines[i].number for i in order]
+    columns["line"] = [where.text.lines[i].number for i in order]
     in_text = sorted(range(len(order)), key=order.__getitem__)
     return Run(
         system=system.name,
-        text=place.text.name,
-        threads=place.threads,
-        batch=place.batch,
+        text=where.text.name,
+        threads=where.threads,
+        batch=where.batch,
         round=number,
         began=began,
         seconds=sum(decoded.seconds),
         sentences={name: [column[i] for i in in_text] for name, column in columns.items()},
         **decoded.figures,
     )
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return the complete lines of a file of runs; none if there is no file."""
+    if not path.exists():
+        return []
+    with explained(f"{path}: cannot be read", "check its permissions"):
+        *lines, _ = path.read_bytes().split(b"\n")
+    try:
+        return [msgspec.json.decode(line, type=Run) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise InferenceError(f"{path}: holds a line that is no run ({error})") from error

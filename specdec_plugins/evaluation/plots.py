@@ -23,10 +23,7 @@ COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#99
 
 
 def check_plotting(instead: str = "or give --no-plots") -> None:
-    """
-    Raises:
-        ValueError: matplotlib, an extra, is not installed; says what to do ``instead``.
-    """
+    """Refuse to plot without matplotlib, an extra; say what to do ``instead``."""
     if find_spec("matplotlib") is None:
         raise ValueError(f"the plots need matplotlib: pip install matplotlib, {instead}")
 
@@ -46,8 +43,8 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
         figure = new_figure((7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))))
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
-            place = group[0].place
-            axes.set_title(f"{place.text.name}, batch {place.batch}, threads {place.threads}")
+            where = group[0].where
+            axes.set_title(f"{where.text.name}, batch {where.batch}, threads {where.threads}")
         yield name, figure
 
 
@@ -123,11 +120,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in each of ``FORMATS``, whose names are appended to ``path``.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a figure in each of ``FORMATS``, whose names are appended to ``path``."""
     import matplotlib
 
     # The same runs give the same bytes.

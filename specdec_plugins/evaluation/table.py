@@ -1,4 +1,4 @@
-"""The table of an experiment: medians over rounds, ratios within rounds, BLEU, acceptance."""
+"""The table of an experiment, with BLEU and acceptance, and its records of sentences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
+from typing import Any
 
 from specdec_plugins import __version__
-from specdec_plugins.evaluation.experiment import Experiment, Place
-from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.systems import AR, System
+from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
+from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
@@ -28,10 +29,10 @@ BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, 
 
 @dataclass(frozen=True)
 class Result:
-    """A system's runs under some conditions, by round."""
+    """Runs of a system under the same conditions, by round."""
 
     system: System
-    place: Place
+    where: Conditions
     runs: Sequence[Run]
 
     @property
@@ -41,8 +42,8 @@ class Result:
 
     def values(self, name: str) -> list[float]:
         """Return a figure of all rounds in which it is known."""
-        found = (run.figures().get(name) for run in self.runs)
-        return [value for value in found if value is not None]
+        figures = (run.figures().get(name) for run in self.runs)
+        return [value for value in figures if value is not None]
 
     def middle(self, name: str) -> float | None:
         """Return the median of a figure; None where it is not known."""
@@ -61,12 +62,12 @@ class Result:
 def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
     groups = []
-    for where in product(experiment.texts, experiment.batches, experiment.threads):
-        place = Place(*where)
+    for parts in product(experiment.texts, experiment.batches, experiment.threads):
+        where = Conditions(*parts)
         here = [
-            Result(system, place, found)
+            Result(system, where, made)
             for system in experiment.systems
-            if (found := [r for r in runs if place.is_of(r) and r.system == system.name])
+            if (made := [r for r in runs if where.is_of(r) and r.system == system.name])
         ]
         groups += [here] if here else []
     return groups
@@ -79,11 +80,11 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
     parts = [f"    {command}", ""]
     parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
     for group in results(experiment, runs):
-        place = group[0].place
-        sentences = counted(len(place.text.lines), "sentence")
+        where = group[0].where
+        sentences = counted(len(where.text.lines), "sentence")
         rounds = counted(max(len(result.runs) for result in group), "round")
-        threads = counted(place.threads, "thread")
-        title = f"{place.text.name}, {sentences}, batch {place.batch}, {threads}, {rounds}"
+        threads = counted(where.threads, "thread")
+        title = f"{where.text.name}, {sentences}, batch {where.batch}, {threads}, {rounds}"
         parts += [f"### {title}", "", *_rows(group, baseline), ""]
     parts.append(MEANINGS.format(baseline))
     references = [text.references for text in experiment.texts if text.references]
@@ -91,15 +92,15 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
 
 
 def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
-    """Yield a table of the columns that say something of a system."""
+    """Yield a table of the columns that are not empty."""
     base = next((result for result in group if result.system.name == baseline), None)
     columns: dict[str, Callable[[Result], str]] = {
         "system": lambda r: r.system.name if r.system.real else f"{r.system.name} (not real)",
         "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
         "ms": lambda r: spread(r.values("milliseconds")),
         f"x {baseline}": lambda r: "" if base is None else spread(r.speed_over(base), 2),
-        "BLEU": lambda r: _bleu(r, "sacrebleu"),
-        "tokenised BLEU": lambda r: _bleu(r, "tokenised"),
+        "BLEU": lambda r: _bleu(r, "BLEU"),
+        "tokenised BLEU": lambda r: _bleu(r, "tokenised BLEU"),
         "acceptance length": lambda r: number(r.middle("acceptance_length"), 2),
         "acceptance rate": lambda r: number(r.middle("acceptance_rate"), 3),
         "verification rate": lambda r: number(r.middle("verification_rate"), 3),
@@ -148,6 +149,50 @@ def unlike(result: Result, group: Sequence[Result]) -> int | None:
 
 def _bleu(result: Result, name: str) -> str:
     """Return one of the two BLEU figures."""
-    references = result.place.text.references
+    references = result.where.text.references
     scores = [references.scores(output) for output in result.outputs] if references else []
-    return spread([getattr(score, name) for score in scores])
+    return spread([score[name] for score in scores])
+
+
+def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
+    """Yield every sentence of every system, in the order of the text; times are medians.
+
+    SpecDec++ (Huang et al., 2024; its ``evaluate.py``) has ``id``, from 0; ``spec_time``,
+    ``target_time`` and ``draft_time``: seconds of this system, of AR and of the drafter alone;
+    ``num_mismatched_tokens``: verified but not accepted; ``num_LM_call``: verifier calls; and
+    ``generated_length`` of each, EOS included. At a batch size above 1 a time is that of the whole
+    batch. Null is what was not measured.
+    """
+    by_policy = {result.system.policy: result for result in reversed(group)}
+    target, draft = by_policy.get(AR), by_policy.get(DRAFTER)
+    for result in group:
+        speculates = result.system.settings.strategy == "specdec"
+        columns = result.runs[0].sentences
+        for i, line in enumerate(columns["line"]):
+            known = {name: column[i] for name, column in columns.items()}
+            rejected = known.get("verified_tokens", 0) - known.get("accepted_tokens", 0)
+            yield {
+                "id": line - 1,
+                "spec_time": _seconds(result, i) if speculates else None,
+                "target_time": _seconds(target, i),
+                "draft_time": _seconds(draft, i),
+                "num_mismatched_tokens": rejected if speculates else None,
+                "num_LM_call": known["steps"] if speculates else None,
+                "generated_length": known.get("committed_tokens"),
+                "generated_length_target": _length(target, i),
+                "generated_length_draft": _length(draft, i),
+                "system": result.system.name,
+                "text": result.where.text.name,
+                "batch": result.where.batch,
+                "threads": result.where.threads,
+                **known,
+                "seconds": _seconds(result, i),
+            }
+
+
+def _seconds(result: Result | None, i: int) -> Any:
+    return result and median(run.sentences["seconds"][i] for run in result.runs)
+
+
+def _length(result: Result | None, i: int) -> Any:
+    return result and result.runs[0].sentences["committed_tokens"][i]

@@ -1,4 +1,4 @@
-"""The texts that systems are compared on, each perhaps with its translation."""
+"""The texts that systems are compared on, and outputs that should be equal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from tqdm import tqdm
 
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import penalised
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.worker import Tokens
 from specdec_plugins.files.errors import InferenceError
@@ -35,16 +38,10 @@ class Sentences:
     def read(
         cls, path: str, reference: str | None, max_lines: int | None, translator: Translator
     ) -> Sentences:
-        """Read a text, segmented as by the translator, whose limits are those of all systems.
-
-        Raises:
-            InferenceError: a file cannot be read, or the translation has other lines.
-            ValueError: no such number of lines.
-        """
+        """Read a text, segmented as by the translator, whose limits are those of all systems."""
         settings, codec = translator.settings, translator.codec
         lines = read_text(path, max_lines)
-        encoded = [(index, codec.encode(line)) for index, line in enumerate(lines)]
-        worded = [(index, ids) for index, ids in encoded if ids is not None]
+        worded = {i: ids for i, line in enumerate(lines) if (ids := codec.encode(line)) is not None}
         references = None
         if reference is not None:
             wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
@@ -52,18 +49,17 @@ class Sentences:
                 raise InferenceError(
                     f"--reference {reference}: has {len(wanted)} lines, and {path} {len(lines)}"
                 )
-            # Without a tokenizer the text is tokenised already, and so is its translation.
-            references = References(
-                [wanted[index] for index, _ in worded],
-                settings.target_lang or "",
-                settings.tokenizer is None,
-            )
+            # Codes are of words: without a tokenizer the text has them, and so has its translation.
+            of_words = settings.bpe in (None, "subword_nmt", "fastbpe")
+            tokenised = settings.tokenizer is None and of_words
+            language = settings.target_lang or ""
+            references = References([wanted[index] for index in worded], language, tokenised)
         positions = translator.generator.positions
         return cls(
             name=path,
-            lines=[lines[index] for index, _ in worded],
-            tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
-            longest=[settings.limits.max_length(len(ids), positions) for _, ids in worded],
+            lines=[lines[index] for index in worded],
+            tokens=[[codec.source[i] for i in ids[:-1]] for ids in worded.values()],
+            longest=[settings.limits.max_length(len(i), positions) for i in worded.values()],
             references=references,
             codec=codec,
         )
@@ -88,12 +84,7 @@ class Sentences:
 
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
-    """Return the lines of a text that ``flag`` names.
-
-    Raises:
-        InferenceError: it cannot be read, or holds no sentence.
-        ValueError: no such number of lines.
-    """
+    """Return the lines of a text that ``flag`` names; they must hold a sentence."""
     if max_lines is not None and max_lines < 1:
         raise ValueError(f"--lines {max_lines}: must be at least 1")
     with InputLines.open(path, flag) as source:
@@ -102,3 +93,38 @@ def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> l
     if not any(line.text.strip() for line in lines):
         raise InferenceError(f"{flag} {path}: holds no sentence; name a text")
     return lines
+
+
+def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
+    """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
+    results, name = translator.translate(lines), translator.settings.strategy
+    bar = tqdm(results, total=len(lines), desc=name, leave=False, disable=None)
+    return [translation.text.split() for translation in bar]
+
+
+def gap(judge: Translator, line: Line, a: Tokens, b: Tokens, penalty: float = 1.0) -> float:
+    """Return by how many nats the verifier prefers one of two outputs where they first differ.
+
+    ``judge`` decodes by the verifier alone; ``penalty`` is the repetition penalty of both outputs.
+    """
+    generator = judge.generator
+    assert isinstance(generator, SpeculativeGenerator)
+    assert generator.model is not None
+    dictionary = judge.codec.target
+    source = judge.codec.encode(line)
+    assert source is not None
+    first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
+    tokens = judge.codec.tokens
+    begin = dictionary.eos() if tokens.begin is None else tokens.begin
+    prefix = [begin, *tokens.forced, *map(dictionary.index, a[:first])]
+    options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
+    with torch.no_grad():
+        logits, _ = generator.model(
+            source[None], torch.tensor([len(source)]), torch.tensor([prefix])
+        )
+    committed = torch.tensor([prefix[1:]]).long()
+    none, alone = committed[:, :0], torch.ones(1, 1, dtype=torch.bool)
+    known = torch.tensor([committed.size(1)])
+    last = penalised(logits[:, -1:], penalty, committed, known, none, alone)
+    scores = last[0, 0].log_softmax(-1)
+    return abs(float(scores[options[0]] - scores[options[1]]))

@@ -1,4 +1,4 @@
-"""A trial of the modes to decode a pair here, in alternating rounds."""
+"""A trial of the modes in which a pair can be decoded here, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -43,15 +43,11 @@ def list_modes(settings: Settings) -> list[Mode]:
 
 
 def example(folder: str) -> str:
-    """Return the text of a pair's folder that modes are tried on.
-
-    Raises:
-        ValueError: it has none, or several.
-    """
-    found = sorted(Path(folder).glob("example.*"))
-    if len(found) != 1:
+    """Return the text of a pair's folder that modes are tried on."""
+    texts = sorted(Path(folder).glob("example.*"))
+    if len(texts) != 1:
         raise ValueError(f"--input-path: give a text; {folder} has no example.LANG")
-    return str(found[0])
+    return str(texts[0])
 
 
 def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
@@ -71,17 +67,13 @@ class Trial:
     settings: Settings
     modes: list[Mode]
     note: Callable[[str], object]
-    """Is told what is being done."""
+    """Shows the progress."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds to load each kind: compilation, conversion."""
     _translators: dict[Mode, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Load all modes, and leave out those that cannot be loaded here.
-
-        Raises:
-            CheckpointError, InferenceError, ValueError: as ``load_translator``.
-        """
+        """Load all modes, and leave out those that cannot be loaded here."""
         for mode in list(self.modes):
             kind = self._kind(mode)
             if kind in self._translators:
@@ -112,17 +104,13 @@ class Trial:
         rounds: int = ROUNDS,
         keep: Sequence[Mode] = (GREEDY,),
     ) -> list[Timed]:
-        """Time all modes on a text in rounds, after each of which the slower half is dropped.
+        """Time all modes on a text in rounds; return all, the fastest first.
 
-        Args:
-            keep: modes that are never dropped.
-
-        Returns:
-            all modes, the fastest first.
+        After each round the slower half is dropped, but for those to ``keep``.
         """
-        taken: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
-        left = list(self.modes)
-        for mode in left:
+        times: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
+        running = list(self.modes)
+        for mode in running:
             self.note(f"batch {batch}, warming up: {mode}")
             if mode.ar_backend == CTRANSLATE2 and batch != self._translators[mode].settings.batch:
                 # It chooses its threads for a batch size when it is loaded.
@@ -130,15 +118,15 @@ class Trial:
                 self._translators[mode] = load_translator(mode.applied(here))
             self._pass(mode, batch, text)
         for number in range(1, rounds + 1):
-            for mode in Random(number).sample(left, len(left)):
+            for mode in Random(number).sample(running, len(running)):
                 self.note(f"batch {batch}, round {number}: {mode}")
-                taken[mode].append(self._pass(mode, batch, text))
-            timed = sorted((Timed(mode, taken[mode]) for mode in left), key=lambda t: t.middle)
-            left = [t.mode for t in timed[: max(FINALISTS, (len(left) + 1) // 2)]]
-            left += [mode for mode in keep if mode in taken and mode not in left]
+                times[mode].append(self._pass(mode, batch, text))
+            timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
+            running = [t.mode for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
+            running += [mode for mode in keep if mode in times and mode not in running]
         # Modes that were dropped come last.
-        found = [Timed(mode, milliseconds) for mode, milliseconds in taken.items()]
-        return sorted(found, key=lambda t: (-len(t.milliseconds), t.middle))
+        all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
+        return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))
 
     def _pass(self, mode: Mode, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes of memory that this process has had, where the system tells it."""
+    """Return the peak of this process in bytes, where the system tells it."""
     with suppress(OSError, KeyError):
         status = Path("/proc/self/status").read_text("utf-8").splitlines()
         return int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) * 1024
@@ -84,11 +84,11 @@ class SystemProcess:
     def __init__(self, name: str, job: object, threads: int) -> None:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
-        self._connection, theirs = Pipe()
-        with theirs:
+        self._connection, other_end = Pipe()
+        with other_end:
             self._process = subprocess.Popen(
-                python_program(CODE, theirs.fileno()),
-                pass_fds=[theirs.fileno()],
+                python_program(CODE, other_end.fileno()),
+                pass_fds=[other_end.fileno()],
                 env=environment(threads),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -109,25 +109,14 @@ class SystemProcess:
             self._process.kill()  # it may be in the middle of something
         self._process.wait()
 
-    def load(self) -> None:
-        """Wait until it has loaded.
-
-        Raises:
-            InferenceError: it failed.
-        """
-        self._answer()
-
     def decode(self, batches: int, seed: int) -> Decoded:
-        """Have the first ``batches`` decoded; ``seed`` decides drawn output.
-
-        Raises:
-            InferenceError: it failed.
-        """
+        """Have the first ``batches`` decoded; ``seed`` decides drawn output."""
         with suppress(OSError):
             self._connection.send((batches, seed))
-        return self._answer()
+        return self.load()
 
-    def _answer(self) -> Decoded:
+    def load(self) -> Decoded:
+        """Wait until it has loaded, or decoded."""
         try:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -144,7 +133,7 @@ class SystemProcess:
 
 def environment(threads: int) -> dict[str, str]:
     """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
-    own = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
+    fixed = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
     if not sys.warnoptions:
-        own["PYTHONWARNINGS"] = "ignore"
-    return {**PASSIVE, **os.environ, **own}
+        fixed["PYTHONWARNINGS"] = "ignore"
+    return {**PASSIVE, **os.environ, **fixed}

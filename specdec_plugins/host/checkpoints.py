@@ -58,7 +58,7 @@ def _empty_table(entries: int, channels: int, padding: int | None = None) -> Ten
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leave normally distributed weights undrawn."""
+    """Does not draw normally distributed weights."""
 
     def __torch_function__(
         self,

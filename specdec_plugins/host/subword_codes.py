@@ -23,12 +23,6 @@ class Utf8SubwordBPE(SubwordNMTBPE):
     """
 
     def __init__(self, cfg: SubwordNMTBPEConfig) -> None:
-        """
-        Raises:
-            ImportError: there is no package ``subword_nmt``.
-            OSError: the codes cannot be read.
-            ValueError: they are not UTF-8, or another program's.
-        """
         from subword_nmt import apply_bpe
 
         path = file_utils.cached_path(cfg.bpe_codes)
@@ -42,20 +36,14 @@ class Utf8SubwordBPE(SubwordNMTBPE):
 
 
 def _check_codes(path: str, text: TextIO) -> None:
-    """Refuse what ``subword_nmt`` would end the program for.
-
-    Raises:
-        ValueError: a line is not two pieces, as fastBPE's are not, which ends them by a count.
-    """
+    """Refuse codes for which ``subword_nmt`` would end the program, fastBPE's among them."""
     for number, line in enumerate(text.read().rstrip("\n").split("\n"), 1):
         parts = line.strip("\r\n ").split(" ")
         known = not line.startswith("#version:") or line.strip() in VERSIONS
         if len(parts) == 2 and (known or number > 1):
             continue
         if len(parts) == 3 and parts[2].isdecimal():
-            raise ValueError(
-                f"{path} holds codes of fastBPE, whose lines end with a count; give --bpe fastbpe"
-            )
+            raise ValueError(f"{path} holds codes of fastBPE, with counts; give --bpe fastbpe")
         raise ValueError(
             f"{path}, line {number}: is no pair of pieces; give codes that subword_nmt has learned"
         )

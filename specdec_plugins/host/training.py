@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,11 +23,7 @@ times as long in bfloat16 (100 to 10 tokens, torch 2.13, AVX-512), and is faster
 
 @contextmanager
 def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[None]:
-    """Run forward and backward pass of a batch as ``--autocast`` asks; parameters stay float32.
-
-    Raises:
-        ValueError: the model does not have float32 parameters on the CPU.
-    """
+    """Run forward and backward pass of a batch as ``--autocast`` asks; parameters stay float32."""
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         raise ValueError(
@@ -43,39 +38,28 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
         yield
 
 
-class TrainingPrecision(Protocol):
-    """fairseq's options of a device and a precision."""
-
-    cpu: bool
-    tpu: bool
-    fp16: bool
-    memory_efficient_fp16: bool
-    amp: bool
-
-
-def refuse_precision(cfg: TrainingPrecision) -> None:
+def refuse_precision(cfg: object) -> None:
     """End a training whose precision this machine does not have.
 
     The program ends with one line: fairseq would show a traceback, or train in float32.
     """
     # Without a parsed command line the values are names of fairseq's options, not bools.
-    if cfg.tpu is True and find_spec("torch_xla") is None:
+    options = ("cpu", "tpu", "fp16", "memory_efficient_fp16", "amp")
+    asked = {name for name in options if getattr(cfg, name, None) is True}
+    if "tpu" in asked and find_spec("torch_xla") is None:
         sys.exit(
             "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is "
             "not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
             "fairseq-hydra-train with common.bf16=true"
         )
-    if torch.cuda.is_available() and cfg.cpu is not True:
+    if torch.cuda.is_available() and "cpu" not in asked:
         return
-    for flag, given in (
-        ("--fp16", cfg.fp16 is True and cfg.memory_efficient_fp16 is not True),
-        ("--amp", cfg.amp is True),
-    ):
-        if given:
-            sys.exit(
-                f"fairseq-train: {flag}: needs a GPU; on a CPU leave it out, or turn off a "
-                f"recipe's by --no-{flag[2:]}, and give --autocast bfloat16"
-            )
+    half = {"amp"} if "memory_efficient_fp16" in asked else {"fp16", "amp"}
+    for name in sorted(half & asked):
+        sys.exit(
+            f"fairseq-train: --{name}: needs a GPU; on a CPU leave it out, or turn off a "
+            f"recipe's by --no-{name}, and give --autocast bfloat16"
+        )
 
 
 class WholePairs(LanguagePairDataset):
@@ -109,5 +93,5 @@ class WholePairs(LanguagePairDataset):
     ) -> list[NDArray[np.int64]]:
         """Return fairseq's batches, and the sentences that it left out as a last one."""
         batches = super().batch_by_size(indices, **kwargs)
-        kept = sum(len(batch) for batch in batches)
-        return batches if kept == len(indices) else [*batches, indices[kept:]]
+        count = sum(len(batch) for batch in batches)
+        return batches if count == len(indices) else [*batches, indices[count:]]

@@ -14,7 +14,7 @@ from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
@@ -35,6 +35,7 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import build_beam_search
 from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
+from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
@@ -187,14 +188,11 @@ def _load_models(
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        head = controller_head(
-            settings.controller,
-            drafter,
-            Scoring.of(settings.rule, settings.limits),
-            settings.block_size,
-            settings.device,
-            settings.path,
-        )
+        path = model_files(settings).get("acceptance_head")
+        scoring = Scoring.of(settings.rule, settings.limits)
+        if path is not None:
+            head = load_head(path, drafter, scoring.values, settings.block_size)
+            head = head.to(settings.device)
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)

@@ -185,7 +185,7 @@ def model_files(settings: Settings) -> dict[str, str]:
     if settings.strategy != "specdec" or not settings.controller.asks_head:
         head = None
     elif head is None and settings.path is not None:
-        head = find_head(settings.path, settings.rule)
+        head = find_head(settings.path, settings.rule.name)
     files = {
         "drafter": settings.path if settings.uses_drafter else None,
         "verifier": settings.ar_path,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto

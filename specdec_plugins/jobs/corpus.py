@@ -51,7 +51,6 @@ class Shard:
 
     @property
     def done(self) -> bool:
-        """Whether its translation is there."""
         return os.path.exists(self.output)
 
 
@@ -75,28 +74,23 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the file itself, or the ordinary files in a folder and below by name, and the rest.
 
     Symbolic links are followed, but not to a folder that they are in. The rest is hidden files, and
-    what is no ordinary file.
-
-    Raises:
-        InferenceError: there are no files, or a folder cannot be read.
+    pipes and the like.
     """
     if path.is_file():
         return {path.name: path}, []
-    if not path.is_dir():
-        raise InferenceError(f"--input-path {path}: no such file or folder; check the path")
     files: list[Path] = []
     rest: list[str] = []
     for name, folders, names in os.walk(path, followlinks=True, onerror=_refuse):
         folder = Path(name)
         within = [above.resolve() for above in (folder, *folder.parents)]
+        entered: list[Path] = []
         for item in [folder / name for name in (*folders, *names)]:
             is_folder = item.is_dir() and item.resolve() not in within
             if item.name.startswith(".") or not (is_folder or item.is_file()):
                 rest.append(item.relative_to(path).as_posix())
-            elif not is_folder:
-                files.append(item)
-        folders[:] = [name for name in folders if (folder / name).resolve() not in within]
-        folders[:] = [name for name in folders if not name.startswith(".")]
+            else:
+                (entered if is_folder else files).append(item)
+        folders[:] = [item.name for item in entered]
     if not files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
     return {item.relative_to(path).as_posix(): item for item in sorted(files)}, rest
@@ -121,8 +115,12 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
         with explained(f"--input-path {path}: cannot be read"), open(path, "rb") as file:
             while lines := list(islice(file, shard_lines)):
                 data = b"".join(lines)
-                if fault := _fault(data, first_line):
-                    raise InferenceError(f"{path}: {fault}; convert the file (iconv)")
+                try:
+                    data.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    line = first_line + data.count(b"\n", 0, error.start) + 1
+                    fault = f"{path}: line {line} is not UTF-8 ({error.reason})"
+                    raise InferenceError(f"{fault}; convert the file (iconv)") from error
                 whole.update(data)
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
                 digest = hashlib.sha256(data).hexdigest()
@@ -131,15 +129,6 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
                 number, start, first_line = number + 1, start + len(data), first_line + len(lines)
         corpus.append(CorpusFile(name, tuple(shards), whole.hexdigest()))
     return corpus
-
-
-def _fault(data: bytes, lines_before: int) -> str | None:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = lines_before + data.count(b"\n", 0, error.start) + 1
-        return f"line {line} is not UTF-8 ({error.reason})"
-    return None
 
 
 def describe_job(
@@ -160,11 +149,7 @@ def pending(corpus: Sequence[CorpusFile], output: Path) -> list[Shard]:
 
 
 def finish(corpus: Sequence[CorpusFile], output: Path) -> None:
-    """Put the shards together, and remove them.
-
-    Raises:
-        InferenceError: a shard is damaged, or a file cannot be written.
-    """
+    """Put the shards together, and remove them."""
     for file in corpus:
         if not (output / file.name).exists():
             write_whole(output / file.name, _checked(file.shards))
@@ -186,11 +171,7 @@ def _checked(shards: Sequence[Shard]) -> Iterator[bytes]:
 
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
-    """Write the translation of a shard, whole or not at all.
-
-    Raises:
-        InferenceError: its input has changed, or its output cannot be written.
-    """
+    """Write the translation of a shard, whole or not at all."""
     with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
         file.seek(shard.start)
         data = file.read(shard.size)

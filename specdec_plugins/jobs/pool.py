@@ -1,7 +1,7 @@
 """Shards through a pool of workers, each with its own models: a Ray Data job.
 
-Ray starts the workers, hands out the shards, starts a worker that died anew and gives what it was
-at to another. The shards' input and output must be in a file system that all workers see.
+Ray starts the workers, hands out the shards, starts a worker that died anew and gives its shards
+to another. The shards' input and output must be in a file system that all workers see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,12 +26,16 @@ from specdec_plugins.machine import python_path
 
 logger = logging.getLogger(__name__)
 
-# Of the object store, which holds descriptions of shards only.
 STORE_BYTES = 200 * 2**20
-# Rows of a task's block are lost to a worker that dies; but very many tasks slow Ray down.
-MOST_TASKS = 2000
-# Ray itself would try for ever, also a shard that kills whatever worker it is given.
-MOST_TRIES = 4
+"""Size of the object store, which holds descriptions of shards only."""
+MAX_TASKS = 2000
+"""A worker that dies loses the rows of its task's block; but very many tasks slow Ray down."""
+MAX_TRIES = 4
+"""Ray itself would try for ever, also a shard that kills every worker."""
+SHOWN = re.compile(
+    r"^\S*\b(?:InferenceError|CheckpointError|EngineError|ValueError): (.+)$", re.MULTILINE
+)
+"""Errors of a worker that a user can mend, in the traceback's text."""
 
 
 class ShardTranslator:
@@ -58,20 +61,16 @@ def _tries(shard: Shard) -> Path:
 
 
 def count_try(shard: Shard) -> None:
-    """Note that a worker begins with a shard.
-
-    Raises:
-        InferenceError: too many died of it.
-    """
+    """Note that a worker begins with a shard."""
     with explained(f"{shard.output}: cannot be written"):
         _tries(shard).parent.mkdir(parents=True, exist_ok=True)
         with open(_tries(shard), "ab") as file:
             file.write(b".")
             tries = file.tell()
-    if tries > MOST_TRIES:
+    if tries > MAX_TRIES:
         last = shard.first_line + shard.lines
         raise InferenceError(
-            f"{shard.source}: lines {shard.first_line + 1} to {last}: {MOST_TRIES} workers died of "
+            f"{shard.source}: lines {shard.first_line + 1} to {last}: {MAX_TRIES} workers died of "
             "them; look for lack of memory, or give a smaller --batch"
         )
 
@@ -88,13 +87,18 @@ def translate_shards(
         InferenceError: Ray has too few CPUs or GPUs, or gave up.
     """
     for shard in shards:
-        with suppress(OSError):  # which the workers meet too, and tell
-            _tries(shard).unlink()
+        _tries(shard).unlink(missing_ok=True)
     gpus = int(torch.device(settings.device).type == "cuda")
     started = _start()
     try:
-        _check_resources(workers, {"CPU": threads, "GPU": gpus})
-        tasks = min(len(shards), MOST_TASKS)
+        available = ray.cluster_resources()
+        for name, count in (("CPU", workers * threads), ("GPU", workers * gpus)):
+            if count > available.get(name, 0):
+                raise InferenceError(
+                    f"--workers {workers}: need {count} {name}s, and Ray has "
+                    f"{available.get(name, 0):g}; give fewer workers or threads"
+                )
+        tasks = min(len(shards), MAX_TASKS)
         rows = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=tasks)
         done = rows.map(
             ShardTranslator,
@@ -107,7 +111,9 @@ def translate_shards(
             yield int(row["lines"])
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
-        raise InferenceError(_reason(error)) from error
+        raised = SHOWN.findall(str(error))
+        fault = raised[-1] if raised else "a worker failed, see above; the same command goes on"
+        raise InferenceError(fault) from error
     finally:
         if started:
             ray.shutdown()
@@ -116,7 +122,7 @@ def translate_shards(
 def _start() -> bool:
     """Connect to the cluster of ``RAY_ADDRESS``, or start one of this machine alone.
 
-    Returns whether that was needed.
+    Returns False if Ray is connected already.
     """
     if ray.is_initialized():
         return False
@@ -135,21 +141,3 @@ def _start() -> bool:
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return True
-
-
-def _check_resources(workers: int, each: dict[str, int]) -> None:
-    there = ray.cluster_resources()
-    for name, count in each.items():
-        if workers * count > there.get(name, 0):
-            raise InferenceError(
-                f"--workers {workers}: need {workers * count} {name}s, and Ray has "
-                f"{there.get(name, 0):g}; give fewer workers or threads"
-            )
-
-
-def _reason(error: Exception) -> str:
-    """Return what a worker raised, of which Ray brings only the traceback's text; or where to
-    look."""
-    kinds = "InferenceError|CheckpointError|EngineError|ValueError"
-    raised = re.findall(rf"^\S*\b(?:{kinds}): (.+)$", str(error), re.MULTILINE)
-    return raised[-1] if raised else "a worker failed, see above; the same command goes on"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +17,6 @@ from specdec_plugins.files.lines import InputLines, OutputLines
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
-
-OURS = "specdec_plugins"
-"""A name that every description has."""
 
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
@@ -38,18 +34,17 @@ class Resume:
     """The file beside an output, and the point at which to go on."""
 
     def __init__(self, output: OutputLines, about: JsonObject, resumed: bool) -> None:
-        """Look at what an earlier run left.
-
-        Args:
-            about: what this run makes the output of.
-            resumed: whether it goes on with an earlier one.
-
-        Raises:
-            InferenceError: the output is of another run, or that cannot be known.
-        """
+        """Look at the files of an earlier run; ``about`` is :func:`describe_run`'s."""
         self._output, self._about, self._resumed = output, about, resumed
         self._path = resume_path(output.path) if output.resumable else None
-        before = self._read(self._path) if self._path is not None else None
+        before = None
+        if self._path is not None and self._path.exists():
+            try:
+                before = json.loads(self._path.read_bytes())
+                before["specdec_plugins"]  # a name that every description has
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                fault = f"{self._path}: is not ours, and in the way; move it away"
+                raise InferenceError(fault) from error
         if not output.done:
             return
         fault = f"--resume: {output.path}"
@@ -60,16 +55,6 @@ class Resume:
             )
         if other := differing(before, about):
             raise InferenceError(f"{fault}: was begun with other {other}; name another output")
-
-    def _read(self, path: Path) -> JsonObject | None:
-        try:
-            before: JsonObject = json.loads(path.read_bytes())
-            before[OURS]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InferenceError(f"{path}: is not ours, and in the way; move it away") from error
-        return before
 
     def skip(self, lines: InputLines, window: int) -> bool:
         """Pass over the input lines whose translations stay; return whether there is more to do.
@@ -86,16 +71,11 @@ class Resume:
         return True
 
     def begin(self) -> None:
-        """Describe the run; its output must be open, so that nothing of an earlier one is there.
-
-        Raises:
-            InferenceError: the file cannot be written.
-        """
+        """Describe the run; its output must be open, so that nothing of an earlier one is there."""
         if self._path is not None and not self._output.done:
             write_json(self._path, self._about)
 
     def finish(self) -> None:
         """Remove the file of a complete output that nobody resumes."""
         if self._path is not None and not self._resumed:
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
+            self._path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
-from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import controller_of
@@ -71,7 +71,10 @@ def speculative_generator(
     if trains and isinstance(controller, Auto):
         # Drafters are compared by the accepted tokens of whole blocks.
         controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
-    scoring, device = Scoring.of(rule, limits), next(drafter.parameters()).device
+    head, path = None, getattr(controller, "acceptance_head", None)
+    if path is not None:
+        head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size)
+        head = head.to(next(drafter.parameters()).device)
     return build_generator(
         verifier,
         drafter,
@@ -80,7 +83,7 @@ def speculative_generator(
         rule=rule,
         limits=limits,
         controller=controller,
-        head=controller_head(controller, drafter, scoring, options.block_size, device),
+        head=head,
         engines=_engines(drafter, options, trains, controller.drafts),
     )
 
@@ -107,24 +110,17 @@ def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -
 def check_sources(
     datasets: Mapping[str, FairseqDataset], limits: GenerationLimits, positions: int
 ) -> None:
-    """
-    Raises:
-        ValueError: ``--min-len`` cannot hold for a sentence that is loaded.
-    """
+    """Refuse a ``--min-len`` that cannot hold for a sentence that is loaded."""
     if limits.fault(SHORTEST, positions) is None:
         return
     for split, dataset in datasets.items():
         for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
-            fault = limits.fault(int(length), positions)
-            if fault is not None:
+            if (fault := limits.fault(int(length), positions)) is not None:
                 raise ValueError(f"sentence {sentence} of {split}: {fault}")
 
 
 def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
-    """
-    Raises:
-        ValueError: ``--model-overrides``, which would not reach the verifier.
-    """
+    """Refuse ``--model-overrides``, which would reach the checkpoints of ``--path`` alone."""
     overrides = getattr(cfg, "model_overrides", "{}")
     if overrides != "{}" and not overrides.startswith("${"):  # of no command line
         raise ValueError(

@@ -9,7 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.tasks.decoding_config import (
     ControllerConfig,

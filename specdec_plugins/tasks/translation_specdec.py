@@ -24,12 +24,17 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
+from specdec_plugins.checkpoints.archive import force_weights_only
 from specdec_plugins.checkpoints.config import saved_model, stored_languages
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
-from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
-from specdec_plugins.checkpoints.safe_globals import force_weights_only
+from specdec_plugins.checkpoints.pair import (
+    check_pair,
+    init_encoder_from,
+    load_drafter,
+    load_verifier,
+    unwrapped,
+)
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,

@@ -26,7 +26,7 @@ from test_loading import make_model_args, make_state, make_task
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.evaluation.runs import read_runs
+from specdec_plugins.evaluation.experiment import read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_page import SentenceTrace, build_page, read_trace
 from specdec_plugins.models.acceptance_head import fingerprint
@@ -44,15 +44,15 @@ def outcome(action: Callable[[], Any], *refusals: type[Exception]) -> str | None
 
 
 def check(path: Path, contents: list[str], action: Callable[[], Any], *refusals: Any) -> None:
-    found = []
+    outcomes = []
     for content in contents:
         path.write_text(content + "\n", "utf-8")
-        found.append(outcome(action, *refusals))
-    refused = [message for message in found if message is not None]
+        outcomes.append(outcome(action, *refusals))
+    refused = [message for message in outcomes if message is not None]
     assert all("\n" not in message and str(path.parent) in message for message in refused)
     # Else this would show nothing.
     assert len(refused) > COUNT / 4
-    assert None in found
+    assert None in outcomes
 
 
 def test_runs_of_an_experiment(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ class TestHeads:
         return path
 
     def load(self, path: Path) -> str | None:
-        found = outcome(lambda: load_head(path, DRAFTER, Scoring(RULE), 4), CheckpointError)
-        assert found is None or (found.startswith(f"{path}: ") and "\n" not in found)
-        return found
+        fault = outcome(lambda: load_head(path, DRAFTER, Scoring(RULE).values), CheckpointError)
+        assert fault is None or (fault.startswith(f"{path}: ") and "\n" not in fault)
+        return fault
 
     def test_settings(self, path: Path) -> None:
         good = torch.load(path, weights_only=True)
@@ -171,19 +171,8 @@ class TestCommands:
             **({"translate_corpus": corpus} if find_spec("ray") else {}),
             "inference verifier": [folder, "--strategy", "AR", "--AR-path", bad, *texts],
             "inference drafter": [folder, "--path", bad, "--AR-path", good, *texts],
-            "inference pair": [folder, "--path", f"{bad}:{good}", *texts],
             "inference fairseq": [folder, "--strategy", "fairseq", "--AR-path", bad, *texts],
-            "evaluate": [
-                folder,
-                "--path",
-                bad,
-                "--AR-path",
-                good,
-                "--no-plots",
-                *texts[:3],
-                folder / "ev",
-                *texts[4:],
-            ],
+            "evaluate": [folder, "--path", bad, "--AR-path", good, "--no-plots", *texts],
             "export_checkpoint": [bad, folder / "new.pt"],
             "encoder_initial": [bad, folder / "new.pt"],
             "calibrate_head": [bad, folder / "new.pt"],

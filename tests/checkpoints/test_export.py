@@ -27,24 +27,14 @@ def trained(tmp_path: Path) -> Path:
     state: dict[str, Any] = {
         "cfg": {
             "model": Namespace(
-                **flatten(model.args),
-                arch="transformer",
-                data="/home/me/bin",
-                save_dir="/home/me/out",
+                **flatten(model.args), arch="transformer", data="/home/me/bin", save_dir="/home/me"
             ),
             "task": {"_name": "translation", "data": "/home/me/bin", "source_lang": "en"},
             "criterion": {"_name": "cross_entropy"},
         },
         "args": None,
         "model": model.state_dict(),
-        "optimizer_history": [
-            {
-                "num_updates": 7,
-                "optimizer_name": "FairseqAdam",
-                "lr_scheduler_state": {},
-                "criterion_name": "CrossEntropyCriterion",
-            }
-        ],
+        "optimizer_history": [{"num_updates": 7, "optimizer_name": "FairseqAdam"}],
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": {"state": {0: torch.zeros(100_000)}},
     }
@@ -60,8 +50,8 @@ def test_views_of_one_storage_stay_what_they_are(trained: Path, tmp_path: Path) 
     state["model"][f"{attention}.k_proj.weight"] = query.t()
     torch.save(state, trained)
     export_checkpoint(str(trained), str(tmp_path / "small.pt"))
-    found = load_state(tmp_path / "small.pt")["model"]
-    assert torch.equal(found[f"{attention}.k_proj.weight"], query.t())
+    weights = load_state(tmp_path / "small.pt")["model"]
+    assert torch.equal(weights[f"{attention}.k_proj.weight"], query.t())
 
 
 def test_an_overflow_of_float16_is_refused_before_there_is_a_file(
@@ -130,15 +120,12 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
     export_checkpoint(str(trained), target, ("en", "de"), str(folder))
     expected = dictionary_fingerprint(dictionary)
     assert load_state(target)["task_state"][KEY] == {"source": expected, "target": expected}
-    # What they are is kept from then on, and is not to be changed.
     again = str(tmp_path / "again.pt")
     export_checkpoint(target, again)
     assert load_state(again)["task_state"] == load_state(target)["task_state"]
     (folder / "dict.de.txt").write_text("other 1\n", "utf-8")
     with pytest.raises(CheckpointError, match="trained with other dictionaries than those in"):
         export_checkpoint(target, again, dictionaries=str(folder))
-    with pytest.raises(CheckpointError, match=r"dict\.fr\.txt: cannot be read as a dictionary"):
-        export_checkpoint(target, again, ("en", "fr"), str(folder))
 
 
 @pytest.fixture
@@ -182,12 +169,9 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     ("flags", "message"),
     [
         ({"--draft-vocabulary": "6"}, "6: must be from 2 to the 5 kinds of tokens that .*text.de"),
-        ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
-        ({"--dictionaries": None}, "--draft-vocabulary 2: needs --dictionaries"),
-        ({"--draft-text": "nowhere.de"}, "nowhere.de: cannot be read .No such file"),
+        ({"--dictionaries": None}, "--draft-vocabulary: needs --dictionaries"),
         ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
         ({"text": b"w0 " * 30 + b"Katze"}, "of 32 tokens 1 are not in the dictionary"),
-        ({"text": b"\xff"}, "cannot be read .*UTF-8"),
     ],
 )
 def test_a_draft_vocabulary_that_cannot_be_chosen(
@@ -201,18 +185,9 @@ def test_a_draft_vocabulary_that_cannot_be_chosen(
     text, target = tmp_path / "text.de", tmp_path / "small.pt"
     text.write_bytes(flags.pop("text", text.read_bytes()))
     source = tmp_path / flags.pop("SOURCE", drafter.name)
-    given = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
-    pairs = [(flag, str(value)) for flag, value in {**given, **flags}.items() if value is not None]
+    usual = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
+    pairs = [(flag, str(value)) for flag, value in {**usual, **flags}.items() if value is not None]
     argv = [str(source), str(target), *(part for pair in pairs for part in pair)]
     assert export_script.main([*argv, "-s", "en"]) == 1
     assert re.search(message, capsys.readouterr().err)
     assert not target.exists()
-
-
-def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
-    state = torch.load(trained, weights_only=False)
-    state["cfg"]["model"] = {"_name": "acceptance_head"}
-    state["model"] = {"head.out.weight": torch.zeros(1, 4), "head._extra_state": {"layers": 0}}
-    torch.save(state, trained)
-    with pytest.raises(CheckpointError, match=r"trained\.pt: does not translate"):
-        export_checkpoint(str(trained), str(tmp_path / "small.pt"))

@@ -86,12 +86,12 @@ def test_training_data(world: World) -> None:
     assert ours.sizes.tolist() == stock.sizes.tolist()
     if world.stock.args.lang_tok_replacing_bos_eos:
         stock = manager.alter_dataset_langtok(stock, 2, "en", 2, "de", before, after)
-    ours, stock = (one.collater([one[i] for i in range(2)]) for one in (ours, stock))
+    ours, stock = (item.collater([item[i] for i in range(2)]) for item in (ours, stock))
     assert torch.equal(ours["net_input"]["src_tokens"], stock["net_input"]["src_tokens"])
     assert torch.equal(ours["target"], stock["target"])
 
 
-def test_what_our_task_keeps_says_the_same(world: World) -> None:
+def test_options_are_read_as_they_are_saved(world: World) -> None:
     assert stored_languages({KEY: world.languages.options()}) == world.languages
     everything = {**world.languages.task_options(), "_name": TASK}
     assert saved_languages(everything, "") == world.languages
@@ -100,8 +100,6 @@ def test_what_our_task_keeps_says_the_same(world: World) -> None:
 
 def test_a_list_of_languages_lies_beside_the_checkpoint(tmp_path: Path) -> None:
     values = {"lang_dict": "/elsewhere/langs.txt", "decoder_langtok": True}
-    with pytest.raises(ConfigError, match=f"put that beside it, as {tmp_path}/langs.txt"):
-        Multilingual.of(values, str(tmp_path))
     (tmp_path / "langs.txt").write_text("de\nen\n")
     assert Multilingual.of(values, str(tmp_path)).langs == ("de", "en")
 
@@ -119,15 +117,13 @@ def test_dictionaries_of_nllb_end_with_tags() -> None:
     ("values", "fault"),
     [
         ({}, "names no languages"),
-        ({"langs": ["en", 3]}, "langs"),
         ({"langs": "en,d e"}, "langs"),
-        ({"langs": "en", "lang_tok_style": "other"}, "lang_tok_style"),
         ({"langs": "en", "langtoks_main": "src"}, "langtoks_main"),
-        ({"langs": "en", "encoder_langtok": "{}"}, "encoder_langtok"),
+        ({"langs": "en", "encoder_langtok": "{}"}, "source_spec"),
         ({"langs": "en", "add_ssl_task_tokens": True}, "--add-ssl-task-tokens, of a branch"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], fault: str) -> None:
+def test_impossible_languages(values: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         Multilingual.of(values, "")
 

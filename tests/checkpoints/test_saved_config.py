@@ -1,4 +1,4 @@
-"""What of a checkpoint's configuration reaches fairseq: known fields, each of its type."""
+"""The configuration that reaches fairseq: known fields, each of its type."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
 
-from specdec_plugins.checkpoints.architectures import known_fields
-from specdec_plugins.checkpoints.config import saved_model, saved_task
+from specdec_plugins.checkpoints.config import known_fields, saved_model, saved_task
 from specdec_plugins.checkpoints.loading import load_model
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -42,16 +41,10 @@ EVALUATED = (
     "decoder_embed_path",
     "left_pad_source",
     "pipeline_balance",
-    "pipeline_devices",
     "character_filters",
-    "pretrained",
-    "decoder_attention",
-    "conv_feature_layers",
     "user_dir",
-    "optimizer_overrides",
     "model_overrides",
     "quantization_config_path",
-    "adam_betas",
 )
 
 
@@ -67,7 +60,7 @@ def trace(tmp_path: Path) -> Path:
 
 @cache
 def good_state() -> dict[str, Any]:
-    """Of a checkpoint, made once; not to be changed."""
+    """A checkpoint, made once; not to be changed."""
     return make_state(make_task())
 
 
@@ -128,13 +121,8 @@ class TestNothingIsRun:
 
 ODD: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.integers(min_value=10**9),
-        st.floats(),
-        st.text(max_size=20),
-        st.binary(max_size=5),
+        *(st.none(), st.booleans(), st.integers(), st.integers(min_value=10**9), st.floats()),
+        *(st.text(max_size=20), st.binary(max_size=5)),
         st.sampled_from(["${oc.env:HOME}", "1+1", "relu", "0,1", "__import__('os')", 1 << 5000]),
     ),
     lambda inner: st.one_of(
@@ -154,80 +142,42 @@ class TestTypes:
         value = data.draw(ODD)
         form = data.draw(st.sampled_from([dict, Namespace]))
         values = {**MODELS[name], field: value}
+        message, saved = "", {}
         try:
-            found = vars(saved_model(values if form is dict else Namespace(**values)))
+            saved = vars(saved_model(values if form is dict else Namespace(**values)))
         except ConfigError as error:
             message = str(error)
-            found = {}
-        else:
-            message = ""
         assert "\n" not in message
         assert len(message) < 400
-        assert set(found) <= {*every_field(name), "arch", "_name"}
-        kept = found.get(field)
-        assert kept is None or isinstance(kept, (bool, int, float, str))
-        if isinstance(kept, str):  # no text of the file's author's own
-            assert kept in get_available_activation_fns() or set(kept) <= set("0123456789,")
+        assert set(saved) <= {*every_field(name), "arch", "_name"}
+        stored = saved.get(field)
+        assert stored is None or isinstance(stored, (bool, int, float, str))
+        if isinstance(stored, str):  # no text of the file's author's own
+            assert stored in get_available_activation_fns() or set(stored) <= set("0123456789,")
 
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            *(("encoder_layers", value) for value in ("6", True, 10**9, 2.0, -1)),
-            ("decoder_embed_dim", 1 << 900),
-            *(("dropout", value) for value in ("0.1", float("nan"))),
-            ("share_all_embeddings", 1),
-            *(("activation_fn", value) for value in ("eval", "geglu", ["relu"])),
-            ("max_source_positions", 10**9),
+            *(("encoder_layers", value) for value in ("6", True, 10**9, 2.0, -1, 1 << 900)),
+            ("dropout", float("nan")),
+            ("activation_fn", "eval"),
             ("decoder_layers_to_keep", "0,__import__"),
-            ("decoder_output_dim", "8.0"),
-            ("decoder_input_dim", "99999999"),
-            ("encoder_embed_dim", "8"),
         ],
     )
     def test_values_that_do_not_fit(self, field: str, value: Any) -> None:
         with pytest.raises(ConfigError, match=field):
             saved_model(Namespace(**{**MODELS["transformer"], field: value}))
 
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("adaptive_softmax_cutoff", [5]),
-            ("base_layers", 2),
-            ("merge_src_tgt_embed", True),
-            ("quant_noise_scalar", 0.1),
-        ],
-    )
-    def test_options_of_other_networks(self, field: str, value: Any) -> None:
-        with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}: "):
-            saved_model(Namespace(**{**MODELS["transformer"], field: value}))
+    def test_options_of_other_networks(self) -> None:
+        for field, value in (("adaptive_softmax_cutoff", [5]), ("quant_noise_scalar", 0.1)):
+            with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}: "):
+                saved_model(Namespace(**{**MODELS["transformer"], field: value}))
 
-    @pytest.mark.parametrize("config", [None, ["transformer"], {1: 2}])
-    def test_configurations_of_other_types(self, config: Any) -> None:
-        with pytest.raises(ConfigError):
-            saved_model(config)
-
-    def test_what_is_known_is_kept(self) -> None:
-        found = saved_model(make_model_args())
-        assert {name: getattr(found, name) for name in vars(make_model_args())} == vars(
-            make_model_args()
-        )
-
-    @pytest.mark.parametrize("field", ["decoder_input_dim", "decoder_output_dim"])
-    def test_numbers_that_fairseq_saves_as_text(self, field: str) -> None:
+    def test_known_fields_stay(self) -> None:
         args = make_model_args()
-        args.share_all_embeddings = False
-        setattr(args, field, "12")
-        found = saved_model(args)
-        assert getattr(found, field) == 12
-
-    def test_starting_points_are_left_out(self) -> None:
-        found = saved_model({**CAUSAL, "init_encoder_from": "verifier.pt"})
-        assert not hasattr(found, "init_encoder_from")
-
-    def test_nothing_is_interpolated(self) -> None:
-        node = OmegaConf.create({**CAUSAL, "verifier_embed_dim": "${oc.env:HOME}"})
-        with pytest.raises(ConfigError, match="verifier_embed_dim"):
-            saved_model(node)
+        args.decoder_input_dim = "12"  # numbers that fairseq saves as text
+        saved = saved_model({**vars(args), "init_encoder_from": "verifier.pt"})
+        assert vars(saved) == {**vars(args), "decoder_input_dim": 12}
 
     def test_a_structure_that_is_large_when_written_out(self) -> None:
         bomb: Any = ["x"]
@@ -246,19 +196,12 @@ class TestTask:
 
     @pytest.mark.parametrize("name", ["rdrop_translation", "__import__('os').abort()"])
     def test_a_task_of_somebodys_user_dir_is_translation(self, name: str) -> None:
-        found = saved_task({"_name": name, "source_lang": "en", "alpha": 5})
-        assert (found._name, found.source_lang) == ("translation", "en")
-        assert not hasattr(found, "alpha")
+        saved = saved_task({"_name": name, "source_lang": "en", "alpha": 5})
+        assert vars(saved) == {"_name": "translation", "source_lang": "en"}
 
     def test_old_checkpoints_say_languages(self) -> None:
         args = Namespace(task="translation", source_lang="en", left_pad_source="True", data=["x"])
         assert vars(saved_task(args)) == {"source_lang": "en", "_name": "translation"}
-
-    def test_fields_have_their_types(self) -> None:
-        found = saved_task({"_name": "translation_specdec", "block_size": 3, "data": "bin"})
-        assert (found.block_size, found.data) == (3, "bin")
-        with pytest.raises(ConfigError, match="data"):
-            saved_task({"_name": "translation", "data": "${oc.env:HOME}"})
 
 
 def test_where_fairseq_loads_the_task_looks(trace: Path) -> None:

@@ -12,8 +12,8 @@ from drafters import PUBLISHED, golden, needs_published, published_task, save_ch
 from dummy_data import SIZES, run_train
 from trained import Trained
 
-from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.pair import write_initial_checkpoint
 from specdec_plugins.cli import encoder_initial
 from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter

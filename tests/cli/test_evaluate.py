@@ -10,7 +10,7 @@ import pytest
 from drafters import save_pair
 
 from specdec_plugins.cli import evaluate as script
-from specdec_plugins.evaluation.runs import read_runs
+from specdec_plugins.evaluation.experiment import read_runs
 
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
 Evaluate = Callable[..., int]

@@ -253,7 +253,7 @@ def test_errors_are_one_line(
     for arguments, status, message in (
         ([*good, "--workers", "0"], 2, "must be at least 1"),
         ([*good, "--batch", "0"], 2, "--batch 0: must be at least 1"),
-        ([model, tmp_path / "nowhere", output], 1, "nowhere: no such file or folder"),
+        ([model, tmp_path / "nowhere", output], 1, "nowhere: cannot be read"),
         ([model, source, tmp_path], 1, "holds something else"),
         ([*good, "--target-prefix", "word"], 2, "--target-prefix word: the target dictionary has"),
         ([*good, "--AR-path", f"{model}/drafter.pt"], 1, "is no verifier"),

@@ -56,7 +56,7 @@ class TestMetrics:
         assert brier_score(p, y) == pytest.approx((0.64 + 0.16) / 3)
 
     def test_auroc_by_hand(self) -> None:
-        """Of 2 x 2 pairs two are in order, one is not, one is a tie."""
+        """Two of 2 x 2 pairs are in order, one is not, one is a tie."""
         p, y = torch.tensor([0.3, 0.6, 0.6, 0.1]), torch.tensor([False, True, False, True])
         assert auroc(p, y) == pytest.approx((1 + 0.5 + 0 + 0) / 4)
 
@@ -115,7 +115,7 @@ class TestFit:
 
     @pytest.mark.parametrize("logits", [[3.0, 2.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0] * 4])
     def test_logits_that_tell_nothing_are_given_the_rate(self, logits: list[float]) -> None:
-        """Of more sureness where less is accepted a temperature could only make nothing."""
+        """A temperature cannot turn round a head that is surer where less is accepted."""
         survived, everywhere = torch.tensor([[0, 1, 1, 1]]).T.bool(), torch.ones(4, 1).bool()
         given = Predictions(torch.tensor([logits]).T, survived, everywhere, everywhere)
         temperature, bias = fit_calibration(given)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.evaluation.differences import gap
+from specdec_plugins.evaluation.texts import gap
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 

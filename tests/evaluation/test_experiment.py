@@ -1,4 +1,4 @@
-"""Which runs are still to be made, in which order; and what is kept of them."""
+"""Runs that are still to be made, their order, and their file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from experiments import make_experiment, make_run, make_text
 
 from specdec_plugins.evaluation import experiment as module
-from specdec_plugins.evaluation.experiment import Experiment, measure
-from specdec_plugins.evaluation.runs import Run, read_runs
+from specdec_plugins.evaluation.experiment import Experiment, Run, measure, read_runs
 from specdec_plugins.files.errors import InferenceError
 
 NAMES = ("AR", "tree", "constant")
@@ -18,8 +17,8 @@ NAMES = ("AR", "tree", "constant")
 
 def order(experiment: Experiment, runs: list[Run]) -> list[tuple[int, int, str]]:
     return [
-        (place.batch, number, system.name)
-        for place, number, systems in experiment.pending(runs)
+        (where.batch, number, system.name)
+        for where, number, systems in experiment.pending(runs)
         for system in systems
     ]
 
@@ -52,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The runs that are made, of systems that are not loaded."""
     made: list[tuple[str, int]] = []
 
-    def run_rounds(experiment: Experiment, place: object, rounds: list, note: object):  # type: ignore[no-untyped-def,type-arg]
+    def run_rounds(experiment: Experiment, where: object, rounds: list, note: object):  # type: ignore[no-untyped-def,type-arg]
         for number, systems in rounds:
             for system in systems:
                 made.append((system.name, number))

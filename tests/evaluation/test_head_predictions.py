@@ -1,4 +1,4 @@
-"""What a head is judged by: the blocks that decoding drafts."""
+"""The blocks that a head is judged by: those that decoding drafts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trained import Trained
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 
 
 def test_predictions_are_of_the_blocks_that_decoding_drafts(

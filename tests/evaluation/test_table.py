@@ -7,8 +7,7 @@ from experiments import make_experiment, make_run, make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.evaluation.records import sentence_records
-from specdec_plugins.evaluation.table import results, spread, table
+from specdec_plugins.evaluation.table import results, sentence_records, spread, table
 
 
 @given(st.data())

@@ -1,12 +1,15 @@
-"""What is said of codes that ``subword_nmt`` did not make."""
+"""BPE codes of other programs, and other locales."""
 
 from __future__ import annotations
 
+import locale
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from fairseq.data.encoders import build_bpe
+
+from specdec_plugins.host.subword_codes import warn_of_locale
 
 PAIRS = "i n</w>\ne n\n"
 
@@ -22,17 +25,27 @@ def test_codes_of_every_version(codes: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "said"),
+    ("codes", "fault"),
     [
-        ("i n</w> 996\ne n 998\n", "codes holds codes of fastBPE, .* give --bpe fastbpe$"),
+        ("i n</w> 996\ne n 998\n", "codes holds codes of fastBPE, .* give --bpe fastbpe"),
         (f"{PAIRS}\n{PAIRS}", "codes, line 3: is no pair of pieces; give codes that subword_nmt"),
-        ("i n x\n", "codes, line 1: is no pair of pieces"),
         (f"#version: 9.9\n{PAIRS}", "codes, line 1: is no pair of pieces"),
-        ("{}", "codes, line 1: is no pair of pieces"),
     ],
 )
-def test_what_is_none_of_its_codes(codes: str, said: str, tmp_path: Path) -> None:
+def test_codes_of_other_programs(codes: str, fault: str, tmp_path: Path) -> None:
     """It would print two lines and end the program."""
     (tmp_path / "codes").write_text(codes)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=fault):
         build_bpe(Namespace(bpe="subword_nmt", bpe_codes=str(tmp_path / "codes")))
+
+
+@pytest.mark.parametrize(("encoding", "warned"), [("ISO-8859-1", True), ("utf8", False)])
+def test_a_locale_that_is_not_utf8_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    encoding: str,
+    warned: bool,
+) -> None:
+    monkeypatch.setattr(locale, "getpreferredencoding", lambda _: encoding)
+    warn_of_locale()
+    assert ("the locale is not UTF-8" in caplog.text) == warned

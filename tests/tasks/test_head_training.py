@@ -14,7 +14,7 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
 
 
@@ -50,11 +50,11 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     first, again = head.predict("valid"), head.predict("valid")
     assert torch.equal(first.logits, again.logits)
     assert torch.equal(first.survived, again.survived)
-    assert load_head(output, drafter, Scoring(rule, 0.7), 4).settings.rule_temperature == 0.7
+    assert load_head(output, drafter, Scoring(rule, 0.7).values, 4).settings.rule_temperature == 0.7
     with pytest.raises(
         CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"
     ):
-        load_head(output, drafter, Scoring(rule), 4)
+        load_head(output, drafter, Scoring(rule).values, 4)
 
 
 @pytest.mark.parametrize(

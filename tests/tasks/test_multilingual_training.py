@@ -18,7 +18,7 @@ from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -47,12 +48,11 @@ class Scoring:
         penalty = self.repetition_penalty
         return f"{text} with repetition penalty {penalty:g}" if penalty != 1 else text
 
-    def flags_instead_of(self, other: Scoring) -> str:
-        """Return the flags that ask for it where another is asked for."""
-        text = self.rule.flags
-        if self.rule.takes_temperature:
-            text += f" --temperature {self.temperature:g}"
-        if self.repetition_penalty != other.repetition_penalty:
-            text += f" --repetition-penalty {self.repetition_penalty:g}"
-        instead = " instead of --sampling" if other.rule.draws and not self.rule.draws else ""
-        return text + instead
+    @property
+    def values(self) -> dict[str, Any]:
+        """All values by name, as the settings of an acceptance head have them."""
+        return {
+            **self.rule.values,
+            "rule_temperature": self.temperature if self.rule.takes_temperature else 1.0,
+            "repetition_penalty": self.repetition_penalty,
+        }

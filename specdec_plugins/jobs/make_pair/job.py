@@ -1,4 +1,4 @@
-"""The making of a pair as it was asked for, and the files of ``OUT``."""
+"""The making of a pair: what was asked for, and the files of ``OUT``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-import specdec_plugins
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
+from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
 Command = Sequence[object]
@@ -27,21 +27,43 @@ Done = dict[str, JsonObject]
 """Facts about each finished stage."""
 
 
+class Layout:
+    """The files of ``OUT``."""
+
+    def __init__(self, out: Path, languages: tuple[str, str]) -> None:
+        source, target = languages
+        self.pair, self.work = out / "pair", out / "work"
+        self.verifier = self.pair / VERIFIER
+        self.example = self.pair / f"example.{source}"
+        self.valid_text = self.work / f"valid.{source}"
+        """Held-out lines, raw."""
+        self.sources = self.work / f"sources.{source}"
+        """All lines, segmented, the held-out ones first."""
+        self.outputs = self.work / f"outputs.{target}"
+        """The verifier's output for each line."""
+        self.distilling = self.work / "distilling.json"
+        """The report of distilling."""
+        self.text, self.bin = self.work / "text", self.work / "bin"
+        self.learned = self.text / f"train.{target}"
+        self.recipe, self.log = self.work / "drafter.yaml", self.work / "training.log"
+        self.training = self.work / "training"
+        self.mark, self.done = self.work / "job.json", self.work / "done.json"
+        self.card, self.curve = out / "README.md", out / "curve"
+
+
 @dataclass(frozen=True)
 class PairJob:
     """The making of a pair."""
 
     verifier: Settings
-    """Plain AR by the given checkpoint, with its languages; device and acceptance rule are those
-    of the pair."""
+    """Plain AR by the checkpoint; device and acceptance rule are the pair's."""
     sources: Path
     """Text of the source language, a sentence a line."""
     out: Path
-    """The folder to make."""
     run: Callable[[Command], str]
     """Runs a command of this package in this process, and returns its standard output."""
     hours: float | None = None
-    """Hours of all stages together; or else ``updates``."""
+    """Hours of all stages together; None: as many as ``updates`` take."""
     updates: int | None = None
     """Updates of the drafter's training."""
     arch: str = "block_causal"
@@ -55,7 +77,6 @@ class PairJob:
 
     @cached_property
     def layout(self) -> Layout:
-        """The files of ``out``."""
         return Layout(self.out, self.languages)
 
     @property
@@ -65,7 +86,7 @@ class PairJob:
 
     @property
     def checkpoint(self) -> Path:
-        """The verifier's."""
+        """The verifier's file."""
         return Path(str(self.verifier.ar_path))
 
     @property
@@ -83,8 +104,8 @@ class PairJob:
 
     @cached_property
     def encoder_files(self) -> dict[str, Path]:
-        """Files of tokenizer and BPE by fairseq's option: those named, else those that lie beside
-        the dictionaries."""
+        """Files of tokenizer and BPE by fairseq's option: those named, and those beside the
+        dictionaries."""
         files = files_in_folder(self.verifier.data) if self.verifier.bpe else {}
         files |= {name: str(value) for name, value in self.verifier.encoder_options.items()}
         return {name: Path(path) for name, path in files.items() if os.path.isfile(path)}
@@ -95,28 +116,11 @@ class PairJob:
         return Settings.of_model(self.layout.pair, **{**alone, **changes})
 
     def describe(self) -> JsonObject:
-        """Return all that the pair depends on but the machine and how long it is trained.
-
-        Raises:
-            InferenceError: a file cannot be read.
-        """
-        data = Path(self.verifier.data)
-        dictionaries = [data / f"dict.{language}.txt" for language in self.languages]
-        files = sorted(self.encoder_files.items())
-        return {
-            "specdec_plugins": specdec_plugins.__version__,
-            "VERIFIER": file_digest(self.checkpoint),
-            "SOURCES": file_digest(self.sources),
-            "dictionaries": {path.name: file_digest(path) for path in dictionaries},
-            "languages": self.languages,
-            "tokenizer": self.verifier.tokenizer,
-            "bpe": self.verifier.bpe,
-            "segmentation": {name: file_digest(path) for name, path in files},
-            "arch": self.arch,
-            "rule": self.verifier.rule.values,
-            "heads": self.heads,
-            "half": self.half,
-        }
+        """Return all that the pair depends on but the machine and the length of its training."""
+        about = describe_settings(self.verifier)
+        del about["settings"]["device"]
+        made = {"arch": self.arch, "heads": self.heads, "half": self.half}
+        return {**about, **made, "SOURCES": file_digest(self.sources)}
 
     def say(self, line: str) -> None:
         if not self.quiet:
@@ -126,31 +130,6 @@ class PairJob:
         """Return a progress bar, hidden where there is no terminal."""
         hidden = self.quiet or not self.bars or not sys.stderr.isatty()
         return tqdm(total=total, initial=done, unit=unit, disable=hidden)
-
-
-class Layout:
-    """The files of ``OUT``."""
-
-    def __init__(self, out: Path, languages: tuple[str, str]) -> None:
-        source, target = languages
-        self.pair, self.work = out / "pair", out / "work"
-        self.verifier = self.pair / VERIFIER
-        self.example = self.pair / f"example.{source}"
-        self.valid_text = self.work / f"valid.{source}"
-        """Held-out lines, raw."""
-        self.sources = self.work / f"sources.{source}"
-        """All lines, segmented: first those that are held out."""
-        self.outputs = self.work / f"outputs.{target}"
-        """The verifier's output for each line."""
-        self.distilling = self.work / "distilling.json"
-        """The report of distilling."""
-        self.shards = self.work / "shards"
-        self.text, self.bin = self.work / "text", self.work / "bin"
-        self.learned = self.text / f"train.{target}"
-        self.recipe, self.head_recipe = (self.work / name for name in ("drafter.yaml", "head.yaml"))
-        self.training, self.log = self.work / "training", self.work / "training.log"
-        self.mark, self.done = self.work / "job.json", self.work / "done.json"
-        self.card, self.curve = out / "README.md", out / "curve"
 
 
 def shown(command: Command) -> str:

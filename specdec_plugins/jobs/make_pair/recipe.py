@@ -48,28 +48,70 @@ def drafter_recipe(verifier: TransformerModelBase, job: PairJob, plan: Plan) -> 
             "maximize_best_checkpoint_metric": True,
         },
     }
-    return with_plan(merged(_base(job), kind, drafter), plan)
+    return merged(_base(job, plan), kind, drafter)
 
 
-def with_plan(recipe: Groups, plan: Plan) -> Groups:
-    """Return a recipe for a training of another length; other settings follow ``--max-update``."""
-    until = "${optimization.max_update}"
-    length: Groups = {
-        "task": {"total_up": until},
+def head_recipe(job: PairJob, plan: Plan) -> Groups:
+    """Return the settings of an acceptance head's training: those of the shipped pairs' heads."""
+    drafter = job.layout.pair / DRAFTER
+    head: Groups = {
+        "task": {"blocks_per_sentence": 1 if job.arch == "block" else 4},
+        "model": {
+            "_name": "acceptance_head",
+            "drafter": str(drafter.absolute()),
+            "head_layers": 0,
+        },
+        "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
+        "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
+        "optimization": {"lr": [0.005], "clip_norm": 1.0},
+        "dataset": {"train_subset": HEAD_LINES, "max_tokens": 1500, "max_tokens_valid": 4000},
+    }
+    return merged(_base(job, plan), head)
+
+
+def _base(job: PairJob, plan: Plan) -> Groups:
+    """Return the settings of every training, all lengths by ``--max-update``."""
+    never, until = 10**6, "${optimization.max_update}"
+    source, target = job.languages
+    return {
+        "common": {
+            "user_dir": "specdec_plugins",
+            "seed": 1,
+            "log_format": "json",
+            "log_interval": max(1, min(10, plan.updates // 4)),
+            "cpu" if job.on_cpu else "fp16": True,
+        },
+        "task": {
+            "_name": "translation_specdec",
+            "AR_path": str(job.layout.verifier.absolute()),
+            "source_lang": source,
+            "target_lang": target,
+            "total_up": until,
+            **job.rule_options,
+        },
         "lr_scheduler": {
+            "_name": "polynomial_decay",
             "warmup_updates": max(1, min(WARMUP, plan.updates // 10)),
             "total_num_update": until,
         },
         "optimization": {"max_update": plan.updates, "stop_time_hours": round(plan.hours, 5)},
-        "dataset": {"validate_interval_updates": plan.interval},
-        "checkpoint": {"save_interval_updates": plan.interval},
-        "common": {"log_interval": max(1, min(10, plan.updates // 4))},
+        "dataset": {
+            "validate_interval": never,
+            "validate_interval_updates": plan.interval,
+            "skip_invalid_size_inputs_valid_test": True,
+            **({"num_workers": 0} if job.on_cpu else {}),
+            **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # HEAD_LINES
+        },
+        "checkpoint": {
+            "save_interval": never,
+            "save_interval_updates": plan.interval,
+            "no_epoch_checkpoints": True,
+        },
     }
-    return merged(recipe, length)
 
 
 def merged(*recipes: Groups) -> Groups:
-    """Return the settings of several recipes; the last says most."""
+    """Return the settings of several recipes; the last counts."""
     result: Groups = {}
     for group, values in chain.from_iterable(recipe.items() for recipe in recipes):
         result[group] = {**result.get(group, {}), **values}
@@ -160,54 +202,6 @@ def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
         "encoder_ffn_embed_dim": int(layer.fc1.out_features),
         "encoder_attention_heads": int(layer.self_attn.num_heads),
         **{name: True for name, on in switches.items() if on},
-    }
-
-
-def head_recipe(job: PairJob, plan: Plan) -> Groups:
-    """Return the settings of an acceptance head's training: those of the shipped pairs' heads."""
-    drafter = job.layout.pair / DRAFTER
-    head: Groups = {
-        "task": {"blocks_per_sentence": 1 if job.arch == "block" else 4},
-        "model": {
-            "_name": "acceptance_head",
-            "drafter": str(drafter.absolute()),
-            "head_layers": 0,
-        },
-        "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
-        "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
-        "optimization": {"lr": [0.005], "clip_norm": 1.0},
-        "dataset": {"train_subset": HEAD_LINES, "max_tokens": 1500, "max_tokens_valid": 4000},
-    }
-    return with_plan(merged(_base(job), head), plan)
-
-
-def _base(job: PairJob) -> Groups:
-    """Return what all trainings have in common."""
-    never = 10**6
-    source, target = job.languages
-    dataset = {
-        "validate_interval": never,
-        "skip_invalid_size_inputs_valid_test": True,
-        **({"num_workers": 0} if job.on_cpu else {}),
-        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # HEAD_LINES
-    }
-    return {
-        "common": {
-            "user_dir": "specdec_plugins",
-            "seed": 1,
-            "log_format": "json",
-            "cpu" if job.on_cpu else "fp16": True,
-        },
-        "task": {
-            "_name": "translation_specdec",
-            "AR_path": str(job.layout.verifier.absolute()),
-            "source_lang": source,
-            "target_lang": target,
-            **job.rule_options,
-        },
-        "lr_scheduler": {"_name": "polynomial_decay"},
-        "dataset": dataset,
-        "checkpoint": {"save_interval": never, "no_epoch_checkpoints": True},
     }
 
 

@@ -1,8 +1,8 @@
 """The stages of a pair's making.
 
-A stage can be stopped anywhere: run again, it goes on, or makes the same once more. It takes the
-job and the facts about the stages before it. It returns its own facts; among them ``files``, which
-it has made.
+A stage takes the job and the facts about the stages before it, and returns its own facts; among
+them ``files``, which it has made. It can be stopped anywhere: run again, it goes on, or makes the
+same once more.
 """
 
 from __future__ import annotations
@@ -15,21 +15,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq.models.transformer import TransformerModelBase
-
 from specdec_plugins.checkpoints.export import export_checkpoint
-from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.calibration import fit_calibration
-from specdec_plugins.evaluation.differences import decode
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.evaluation.systems import parse_system
-from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2 import obstacle
+from specdec_plugins.inference.loading import build_task
 from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
@@ -60,22 +55,22 @@ FINISH, FOR_HEADS = 180.0, 300.0
 
 
 def check(job: PairJob, done: Done) -> JsonObject:
-    """Put the verifier and what belongs to it into the pair's folder, and try it there."""
-    layout, folder = job.layout, str(job.layout.pair)
-    names = [f"dict.{language}.txt" for language in job.languages]
-    files = {layout.pair / name: Path(job.verifier.data) / name for name in names}
-    segmentation: dict[str, str] = {}
-    for name, path in job.encoder_files.items():
-        segmentation[name] = IN_FOLDER[name][0] if name in IN_FOLDER else path.name
-        files[layout.pair / segmentation[name]] = path
-    segmentation |= {name: value for name in ENCODERS if (value := getattr(job.verifier, name))}
-    for name, value in job.verifier.encoder_options.items():
-        if name not in segmentation and value not in (None, False, ""):
-            segmentation[name] = str(value)
+    """Put the verifier and its segmentation into the pair's folder, and try it there."""
+    layout, verifier = job.layout, job.verifier
+    names = {
+        name: IN_FOLDER[name][0] if name in IN_FOLDER else path.name
+        for name, path in job.encoder_files.items()
+    }
+    files = {layout.pair / names[name]: path for name, path in job.encoder_files.items()}
+    for language in job.languages:
+        files[layout.pair / f"dict.{language}.txt"] = Path(verifier.data) / f"dict.{language}.txt"
     for target, path in files.items():
         write_whole(target, [path.read_bytes()])
+    options = {name: getattr(verifier, name) for name in ENCODERS}
+    options |= {**verifier.encoder_options, **names}
+    segmentation = {n: str(v) for n, v in options.items() if v not in (None, False, "")}
     write_json(layout.pair / SEGMENTATION, segmentation)
-    about = job.languages, folder, None, job.verifier.as_transformer, job.half
+    about = job.languages, str(layout.pair), None, verifier.as_transformer, job.half
     export_checkpoint(str(job.checkpoint), str(layout.verifier), *about)
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
@@ -115,11 +110,11 @@ def segment(job: PairJob, done: Done) -> JsonObject:
 
 def distil(job: PairJob, done: Done) -> JsonObject:
     """Have the verifier translate the text greedily, and binarise the outputs to learn."""
-    layout = job.layout
+    layout, shards = job.layout, job.layout.work / "shards"
     if not (job.workers and layout.outputs.exists()):
-        job.run(distil_command(job))
+        job.run(distil_command(job, shards))
         if job.workers:
-            os.replace(layout.shards / layout.sources.name, layout.outputs)
+            os.replace(shards / layout.sources.name, layout.outputs)
     facts = text.collect(job, done["segment"]["lines"])
     partial = layout.bin.with_name(f"{layout.bin.name}.part")
     for old in (layout.bin, partial):
@@ -130,20 +125,19 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
 
 
-def distil_command(job: PairJob) -> Command:
+def distil_command(job: PairJob, shards: Path) -> Command:
     """Return the command that translates, by CTranslate2 where it can."""
-    layout, backend = job.layout, "ours"
-    about = {"device": job.verifier.device, "limits": text.LIMITS, "batch": BATCH}
-    about["precision"] = "float32" if job.on_cpu else "float16"
-    if obstacle(job.settings(**about)) is None:
+    layout, limits, backend = job.layout, text.LIMITS, "ours"
+    precision = "float32" if job.on_cpu else "float16"
+    about = {"device": job.verifier.device, "limits": limits, "batch": BATCH}
+    if obstacle(job.settings(precision=precision, **about)) is None:
         backend = CTRANSLATE2
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]
-    flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
-    flags += [*job.bar_flags, "--cpu" if job.on_cpu else "--fp16"]
-    flags += ["--input-path", layout.sources]
+    flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b, *job.bar_flags]
+    flags += ["--cpu" if job.on_cpu else "--fp16", "--input-path", layout.sources]
     if job.workers:
-        flags += ["--workers", job.workers, "--output-path", layout.shards]
+        flags += ["--workers", job.workers, "--output-path", shards]
         return ["specdec-translate-corpus", *flags]
     flags += ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
     return ["specdec-translate", *flags]
@@ -161,7 +155,7 @@ def binarise_command(job: PairJob, folder: Path) -> Command:
     return ["fairseq-preprocess", *flags, "--destdir", folder, "--workers", cores()]
 
 
-def train_command(job: PairJob, recipe: Path, folder: Path) -> list[object]:
+def train_command(job: PairJob, recipe: Path, folder: Path) -> Command:
     """Return the training of a recipe."""
     return ["specdec-train", job.layout.bin, "--recipe", recipe, "--save-dir", folder]
 
@@ -172,10 +166,7 @@ def plan(job: PairJob, done: Done) -> JsonObject:
     How many fit into hours, the first updates tell.
     """
     layout, begin = job.layout, time.monotonic()
-    verifier = load_translator(job.settings()).generator
-    assert isinstance(verifier, SpeculativeGenerator)
-    model = verifier.model
-    assert isinstance(model, TransformerModelBase)
+    verifier = load_verifier(layout.verifier, build_task(job.settings()))
     last, log = layout.training / LAST, layout.log
     updates, before = trained(last)
     if job.hours is None:
@@ -184,25 +175,20 @@ def plan(job: PairJob, done: Done) -> JsonObject:
     else:
         if updates < FIRST:
             whole = 10 * WARMUP
-            write_recipe(drafter_recipe(model, job, Plan.of_updates(whole)), layout.recipe)
+            write_recipe(drafter_recipe(verifier, job, Plan.of_updates(whole)), layout.recipe)
             flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
             flags += [f"--save-interval-updates={FIRST}", f"--validate-interval-updates={FIRST}"]
             flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
-            command = [*train_command(job, layout.recipe, layout.training), *flags]
-            watch(job, command, log, FIRST)
+            watch(job, [*train_command(job, layout.recipe, layout.training), *flags], log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil")) + before
         seconds = time_to_train(job, spent + time.monotonic() - begin)
         chosen = Plan.of_time(seconds, TrainingLog(log), *trained(last))
-    write_recipe(drafter_recipe(model, job, chosen), layout.recipe)
+    write_recipe(drafter_recipe(verifier, job, chosen), layout.recipe)
     return vars(chosen)
 
 
 def time_to_train(job: PairJob, spent: float) -> float:
-    """Return the seconds that ``--hours`` leave when so many are spent.
-
-    Raises:
-        InferenceError: none are left.
-    """
+    """Return the seconds that ``--hours`` leave when so many are spent."""
     assert job.hours is not None
     whole = 3600 * job.hours
     left = whole - spent - min(FINISH + FOR_HEADS * job.heads, whole / 4)
@@ -215,22 +201,21 @@ def time_to_train(job: PairJob, spent: float) -> float:
 
 
 def train(job: PairJob, done: Done) -> JsonObject:
-    """Train the drafter as planned. If that is interrupted, the best drafter so far is used."""
-    layout, log = job.layout, job.layout.log
-    total, interrupted = done["plan"]["updates"], False
+    """Train the drafter as planned; interrupted, it ends with the best drafter so far."""
+    layout, interrupted = job.layout, False
+    total, hours = done["plan"]["updates"], done["plan"]["hours"]
     try:
         updates, seconds = trained(layout.training / LAST)
-        enough = 0 < 3600 * done["plan"]["hours"] <= seconds
-        if updates < total and not enough:
+        if updates < total and not 0 < 3600 * hours <= seconds:
             command = train_command(job, layout.recipe, layout.training)
-            watch(job, command, log, total)
+            watch(job, command, layout.log, total)
     except KeyboardInterrupt:
         if not (layout.training / BEST).exists():
             raise
         interrupted = True
     return {
         "files": [layout.training / BEST],
-        "points": sorted(TrainingLog(log).points.items()),
+        "points": sorted(TrainingLog(layout.log).points.items()),
         "hours": trained(layout.training / LAST)[1] / 3600,
         "interrupted": interrupted,
         "processor": processor_name(),
@@ -250,19 +235,16 @@ def export(job: PairJob, done: Done) -> JsonObject:
 
 def heads(job: PairJob, done: Done) -> JsonObject:
     """Train and calibrate the acceptance head of the exported drafter."""
-    layout = job.layout
+    layout, recipe = job.layout, job.layout.work / "head.yaml"
     updates = head_updates(done["segment"]["lines"]["head"])
-    write_recipe(head_recipe(job, Plan(updates, updates)), layout.head_recipe)
+    write_recipe(head_recipe(job, Plan(updates, updates)), recipe)
     # A head is for one drafter, and fairseq goes on with a training.
     folder = layout.work / f"head-{file_digest(layout.pair / DRAFTER)[:8]}"
     if trained(folder / LAST)[0] < updates:
-        command = train_command(job, layout.head_recipe, folder)
-        watch(job, command, folder.with_suffix(".log"), updates)
-    head = TrainedHead(str(folder / LAST))
-    fitted = fit_calibration(head.predict("valid", bar=False))
+        watch(job, train_command(job, recipe, folder), folder.with_suffix(".log"), updates)
     rule = f".{job.verifier.rule.name}" if job.rule_options else ""
     path = layout.pair / f"acceptance_head{rule}.pt"
-    save_head(path, head.calibrated(*fitted))
+    job.run(["specdec-calibrate-head", folder / LAST, path, *job.bar_flags])
     return {"files": [path]}
 
 
@@ -272,19 +254,19 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     if job.on_cpu:
         flags = [f"--{name}={value}" for name, value in job.rule_options.items()]
         speed = job.run(["specdec-tune", layout.pair, *flags, "--cpu", *job.bar_flags])
-    text = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
+    lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
     kind = {"device": job.verifier.device, "rule": job.verifier.rule}
     whole = Settings.of_model(layout.pair, batch=16, **kind)
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8")[: 1 + (job.arch != "block")]:
         translator = load_translator(parse_system(name, whole).settings)
-        decode(translator, text)
+        decode(translator, lines)
         lengths[name] = translator.statistics.acceptance_length
-    lines = text[:COMPARED]
+    compared = lines[:COMPARED]
     strict = job.settings(path=str(layout.pair / DRAFTER), strategy="specdec")
-    differ = differing(job, strict, job.checkpoint, lines)
+    differ = differing(job, strict, job.checkpoint, compared)
     exact = (
-        f"Of {counted(len(lines), 'held-out line')}, the pair translates {differ} differently "
+        f"Of {counted(len(compared), 'held-out line')}, the pair translates {differ} differently "
         f"from stock fairseq (beam 1) with {job.checkpoint.name}, in float64."
     )
     if differ and not job.half:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from random import Random
 
@@ -21,7 +21,7 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 logger = logging.getLogger(__name__)
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
-"""Of an output, in tokens of its source: a longer one is no translation, and is left out."""
+"""Limits of an output by its source: a longer one is no translation, and is left out."""
 REFUSE_BELOW, WARN_BELOW = 100, 5000
 """Lines of a text."""
 HELD_OUT, HEAD_LINES = 500, 20_000
@@ -30,7 +30,7 @@ EXAMPLE = 40
 """Lines of the pair's example."""
 REFUSE_ABOVE, WARN_ABOVE = 0.1, 0.02
 """Share of unknown tokens."""
-REPEATS = re.compile(r"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
+REPEATS = re.compile(rb"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
 """One to four tokens, four times one after the other."""
 
 
@@ -42,11 +42,7 @@ def worded_lines(path: Path) -> Iterator[str]:
 
 
 def check_enough(path: Path) -> None:
-    """Refuse a text that is too small, and warn of a small one.
-
-    Raises:
-        InferenceError: it has too few lines.
-    """
+    """Refuse a text that is too small, and warn of a small one."""
     count = sum(1 for _ in islice(worded_lines(path), WARN_BELOW))
     fault = f"SOURCES {path}: has {count} lines with words"
     if count < REFUSE_BELOW:
@@ -55,36 +51,24 @@ def check_enough(path: Path) -> None:
         logger.warning("%s; from fewer than some ten thousand a drafter learns little", fault)
 
 
-def head_lines(lines: int) -> int:
-    """Return how many lines of a text are held out for a head."""
-    return min(HEAD_LINES, lines // 10)
-
-
 def draw_held_out(job: PairJob) -> tuple[list[str], list[str]]:
     """Return lines to measure on, and lines for a head, in the order in which they were drawn."""
-    worded = sum(1 for _ in worded_lines(job.sources))
-    count = min(HELD_OUT, max(20, worded // 20))
-    drawn = Random(1).sample(range(worded), count + (head_lines(worded) if job.heads else 0))
-    texts = dict.fromkeys(drawn, "")
+    lines = sum(1 for _ in worded_lines(job.sources))
+    count = min(HELD_OUT, max(20, lines // 20))
+    for_head = min(HEAD_LINES, lines // 10) if job.heads else 0
+    drawn = dict.fromkeys(Random(1).sample(range(lines), count + for_head), "")
     for number, text in enumerate(worded_lines(job.sources)):
-        if number in texts:
-            texts[number] = text
-    lines = list(texts.values())
-    return lines[:count], lines[count:]
+        if number in drawn:
+            drawn[number] = text
+    texts = list(drawn.values())
+    return texts[:count], texts[count:]
 
 
 def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Args:
-        translator: the pair's verifier, whose segmentation this is.
-        note: called with the number of lines that were segmented.
-
-    Returns:
-        The number of lines of each kind, of tokens, and of unknown tokens.
-
-    Raises:
-        InferenceError: the dictionary lacks too many tokens.
+    Returns the number of lines of each kind, of tokens, and of unknown tokens; ``note`` is called
+    with the number of lines that were segmented.
     """
     drawn = draw_held_out(job)
     codec, facts = translator.codec, Counter[str]()
@@ -112,39 +96,26 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
             yield f"{' '.join(tokens)}\n".encode()
 
     write_whole(job.layout.sources, segmented())
-    check_known(job.sources, facts["tokens"], facts["unknown"])
-    kinds = {
-        "valid": len(valid),
-        "head": len(head),
-        "train": facts["lines"] - len(valid) - len(head),
-    }
-    return {"lines": kinds, **{name: facts[name] for name in ("too_long", "tokens", "unknown")}}
-
-
-def check_known(path: Path, tokens: int, unknown: int) -> None:
-    """Refuse a text of which the dictionary lacks too many tokens, and warn of many."""
-    share = unknown / max(tokens, 1)
-    fault = f"SOURCES {path}: of {tokens} tokens the dictionary lacks {unknown} ({share:.1%})"
-    if share > REFUSE_ABOVE:
+    tokens, unknown = facts["tokens"], facts["unknown"]
+    fault = f"SOURCES {job.sources}: of {tokens} tokens the dictionary lacks {unknown}"
+    if unknown > REFUSE_ABOVE * tokens:
         raise InferenceError(
             f"{fault}; give text of the verifier's source language, and --tokenizer and --bpe as "
             "in its training"
         )
-    if share > WARN_ABOVE:
+    if unknown > WARN_ABOVE * tokens:
         logger.warning("%s: is it of the verifier's language and segmentation?", fault)
+    learned = facts["lines"] - len(valid) - len(head)
+    if not learned:
+        raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
+    kinds = {"valid": len(valid), "head": len(head), "train": learned}
+    return {"lines": kinds, **{name: facts[name] for name in ("too_long", "tokens", "unknown")}}
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
-    """Write the sources and outputs of each kind that a drafter is to learn from.
+    """Write the sources and outputs that a drafter is to learn from; return counts.
 
-    Args:
-        lines: of each kind, in the order of the text.
-
-    Returns:
-        Counts of what was left out, of what was not, and of tokens.
-
-    Raises:
-        InferenceError: most outputs run to the limit.
+    ``lines`` are those of each kind, in the order of the text.
     """
     counts: Counter[str] = Counter()
     learned: Counter[str] = Counter()
@@ -152,23 +123,22 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
     layout = job.layout
     layout.text.mkdir(exist_ok=True)
     with ExitStack() as files:
-        read = [
-            files.enter_context(open(path, encoding="utf-8", newline="\n"))
-            for path in (layout.sources, layout.outputs)
-        ]
+        read = [files.enter_context(open(path, "rb")) for path in (layout.sources, layout.outputs)]
         written = {
             (kind, language): files.enter_context(whole_file(layout.text / f"{kind}.{language}"))
             for kind in lines
             for language in job.languages
         }
         for kind, *pair in zip(kinds, *read, strict=True):
-            fault = _count(pair, counts)
-            if fault:
-                counts[fault] += 1
+            size, length = (len(text.split()) for text in pair)
+            counts.update(source_tokens=size, output_tokens=length)
+            counts["repeated"] += REPEATS.search(pair[1].rstrip(b"\n")) is not None
+            if not length or length >= LIMITS.max_length(size + 1, LARGEST):
+                counts["run_on" if length else "empty"] += 1
                 continue
             learned[kind] += 1
             for language, text in zip(job.languages, pair, strict=True):
-                written[kind, language].write(text.encode())
+                written[kind, language].write(text)
     run_on = f"VERIFIER: {counts['run_on']} of its outputs run to the length limit"
     if counts["run_on"] > sum(lines.values()) / 2:
         raise InferenceError(f"{run_on}; it does not translate yet: train it for longer")
@@ -177,30 +147,13 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
     return {**counts, "learned": dict(learned)}
 
 
-def _count(pair: list[str], counts: Counter[str]) -> str:
-    """Count a source's and its output's tokens; return why the output is left out, if it is."""
-    size, length = (len(text.split()) for text in pair)
-    counts.update(source_tokens=size, output_tokens=length)
-    counts["repeated"] += REPEATS.search(pair[1].rstrip("\n")) is not None
-    if not length:
-        return "empty"
-    return "run_on" if length >= LIMITS.max_length(size + 1, LARGEST) else ""
-
-
 def frequent_tokens(path: Path, entries: int) -> int | None:
-    """Return how many of the most frequent tokens of a text a drafter should draft from.
-
-    They are all but a thousandth of it. None if that saves less than a quarter of the dictionary.
-
-    Args:
-        entries: of the dictionary.
-    """
+    """Return how many of a text's most frequent tokens, all but a thousandth, a drafter drafts
+    from; None if that saves less than a quarter of a dictionary of so many ``entries``."""
     with open(path, encoding="utf-8") as lines:
         seen = Counter(chain.from_iterable(line.split() for line in lines))
-    total, covered = sum(seen.values()), 0
-    for number, (_, count) in enumerate(seen.most_common(), start=1):
-        covered += count
-        if covered >= 0.999 * total:
-            rounded = -(-number // 100) * 100
-            return rounded if rounded < min(0.75 * entries, len(seen)) else None
-    return None
+    counts = sorted(seen.values(), reverse=True)
+    enough = 0.999 * sum(counts)
+    number = sum(covered < enough for covered in accumulate(counts)) + 1
+    rounded = -(-number // 100) * 100
+    return rounded if rounded < min(0.75 * entries, len(seen)) else None

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import JsonObject
 from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
 from specdec_plugins.machine import python_path, python_program
 
@@ -27,7 +26,7 @@ SHARE = 0.1
 """Share of the time that validations may take."""
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 START = "$ "
-"""The beginning of a log's line that shows the command which logs what follows."""
+"""The beginning of a log's line that shows the command which logs the next lines."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (train_inner|valid) \| (.*)")
 CHILD = """\
 import os, signal, threading
@@ -43,6 +42,42 @@ PROGRAMS = {
 """Code of the commands that run in a process of their own."""
 
 
+class TrainingLog:
+    """Figures in a log of fairseq-train's ``--log-format json``; damaged lines are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.updates = 0
+        self.points: dict[int, float] = {}
+        """Acceptance length of each validation, by update."""
+        self.validation = 0.0
+        """Seconds of the last validation."""
+        seconds, count = 0.0, 0
+        before: datetime | None = None
+        for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
+            if line.startswith(START):
+                before = None
+            if not (match := LINE.match(line)):
+                continue
+            with suppress(ValueError, KeyError):
+                now, values = datetime.fromisoformat(match[1]), json.loads(match[3])
+                passed = (now - before).total_seconds() if before else 0.0
+                if match[2] == "valid":
+                    length = float(values["valid_acceptance_length"])
+                    self.points[int(values["valid_num_updates"])] = length
+                    self.validation = passed or self.validation
+                    before = None
+                    continue
+                updates = int(values["num_updates"])
+                if before:
+                    count += updates - self.updates
+                    seconds += passed
+                self.updates, before = updates, now
+        # Where nothing was counted the hours alone end the training.
+        self.pace = max(1e-3, seconds / max(1, count))
+        """Seconds an update, without validations and restarts; the log's times are whole
+        seconds."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The length of a training."""
@@ -56,7 +91,6 @@ class Plan:
 
     @classmethod
     def of_updates(cls, updates: int) -> Plan:
-        """Return the plan of so many updates."""
         interval = max(BETWEEN, -(-updates // VALIDATIONS))
         # Two validations of almost the same drafter would tell nothing.
         return cls(updates, updates if updates < 2 * interval else interval)
@@ -83,73 +117,20 @@ def head_updates(lines: int) -> int:
     return min(400, max(100, 25 * lines // 50))
 
 
-class TrainingLog:
-    """The lines of fairseq-train with ``--log-format json``; damaged lines are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.updates = 0
-        self.points: dict[int, float] = {}
-        """Acceptance length of each validation, by update."""
-        self.validation = 0.0
-        """Seconds of the last validation."""
-        self._seconds, self._counted = 0.0, 0
-        self._before: tuple[int, datetime] | None = None
-        for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
-            if line.startswith(START):
-                self._before = None
-            elif match := LINE.match(line):
-                try:
-                    values = json.loads(match[3])
-                    self._read(datetime.fromisoformat(match[1]), match[2] == "valid", values)
-                except (ValueError, KeyError):
-                    continue
-
-    def _read(self, at: datetime, validated: bool, values: JsonObject) -> None:
-        if validated:
-            if self._before is not None:
-                self.validation = (at - self._before[1]).total_seconds()
-            self._before = None
-            length = float(values["valid_acceptance_length"])
-            self.points[int(values["valid_num_updates"])] = length
-            return
-        updates = int(values["num_updates"])
-        if self._before is not None:
-            self._counted += updates - self._before[0]
-            self._seconds += (at - self._before[1]).total_seconds()
-        self.updates, self._before = updates, (updates, at)
-
-    @property
-    def pace(self) -> float:
-        """Seconds an update, without validations and restarts; the log's times are whole seconds.
-
-        Where nothing was counted it is 1 ms, and the hours alone end the training.
-        """
-        return max(1e-3, self._seconds / max(1, self._counted))
-
-
 def trained(checkpoint: Path) -> tuple[int, float]:
-    """Return the updates and seconds of a checkpoint's training; 0 where there is none.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Return the updates and seconds of a checkpoint's training; 0 where there is none."""
     if not checkpoint.exists():
         return 0, 0.0
     state = load_state(checkpoint)
-    seconds = state["extra_state"].get("previous_training_time", 0.0)
-    return state["num_updates"], float(seconds) if isinstance(seconds, (int, float)) else 0.0
+    seconds = state["extra_state"].get("previous_training_time")
+    return state["num_updates"], seconds if isinstance(seconds, float) else 0.0
 
 
 def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -> None:
-    """Run a command in a process of its own, which adds its output to a log.
-
-    The process ends with this one, however that ends; an interruption ends it, too.
+    """Run a command in a process of its own, which ends with this one and adds to a log.
 
     Args:
         total: updates of a training, whose progress is shown.
-
-    Raises:
-        InferenceError: it failed; names its last line.
     """
     name, *arguments = command
     program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)

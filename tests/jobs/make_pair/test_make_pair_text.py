@@ -65,11 +65,18 @@ def test_text_of_another_language(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     for strange in (10, 60):
         write(job.sources, [*text_of(140), *(f"ein Hund {n}" for n in range(strange))])
         if strange == 60:
-            with pytest.raises(InferenceError, match=r"of \d+ tokens the dictionary lacks \d+ \("):
+            with pytest.raises(InferenceError, match=r"of \d+ tokens the dictionary lacks"):
                 segmented(job)
         else:
             segmented(job)
             assert "the dictionary lacks" in caplog.text
+
+
+def test_text_of_one_repeated_line(tmp_path: Path) -> None:
+    job = pair_job(tmp_path)
+    write(job.sources, text_of(1) * 150)
+    with pytest.raises(InferenceError, match="repeats a few lines"):
+        segmented(job)
 
 
 def collected(job: PairJob, pairs: list[tuple[str, str]]) -> Any:

@@ -1,4 +1,4 @@
-"""How long a drafter is trained, and what the log of a training tells."""
+"""The length of a training, and its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs import pair_job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import training
 from specdec_plugins.jobs.make_pair.stages import time_to_train
-from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, head_updates, watch
+from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, watch
 
 AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
 
@@ -78,8 +78,3 @@ def test_the_length_of_a_checkpoint_training(trained: Any, tmp_path: Path) -> No
 def test_a_training_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
     with pytest.raises(InferenceError, match=r"give a folder of binarised text.*is in .*log"):
         watch(pair_job(tmp_path), ["specdec-train"], tmp_path / "log")
-
-
-@pytest.mark.parametrize(("lines", "updates"), [(15, 100), (200, 100), (500, 250), (20_000, 400)])
-def test_a_head_is_trained_as_long_as_it_learns(lines: int, updates: int) -> None:
-    assert head_updates(lines) == updates

@@ -1,17 +1,37 @@
-"""Every pair is in a batch, whatever fairseq leaves out."""
+"""Training: every pair is in a batch, and attention in bfloat16."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from dummy_data import make_data
+from torch import nn
 
+from specdec_plugins.host.training import SHORT, autocast
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "fused"),
+    [(SHORT, SHORT, False), (SHORT + 1, 5, True), (5, SHORT + 1, True)],
+)
+def test_short_sentences_are_attended_to_by_plain_products(
+    source: int, target: int, fused: bool
+) -> None:
+    sources, targets = torch.ones(2, source), torch.ones(2, target)
+    sample = {"net_input": {"src_tokens": sources}, "target": targets}
+    with autocast("bfloat16", nn.Linear(2, 2), sample):  # type: ignore[arg-type]
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.backends.cuda.flash_sdp_enabled() == fused
+    assert torch.backends.cuda.flash_sdp_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> TranslationSpecdecTask:
-    """Of 61 training and 14 valid pairs."""
+    """61 training and 14 valid pairs."""
     data = make_data(tmp_path_factory.mktemp("data"), train=61)
     cfg = TranslationSpecdecConfig(
         data=str(data),
@@ -40,8 +60,8 @@ def test_no_pair_is_left_out(
         dataset, required_batch_size_multiple=multiple, disable_iterator_cache=True, **sizes
     )
     batches = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
-    found = sorted(number for batch in batches for number in batch)
-    assert found == list(range(len(dataset)))
+    numbers = sorted(number for batch in batches for number in batch)
+    assert numbers == list(range(len(dataset)))
     # All but the last are still such as were asked for.
     assert all(len(batch) < multiple or len(batch) % multiple == 0 for batch in batches[:-1])
 
@@ -54,7 +74,7 @@ def test_the_dataset_loads_in_other_processes(task: TranslationSpecdecTask) -> N
 
 
 @pytest.mark.parametrize("slots", [0, 12])
-def test_max_tokens_counts_what_is_computed(task: TranslationSpecdecTask, slots: int) -> None:
+def test_max_tokens_counts_the_slots(task: TranslationSpecdecTask, slots: int) -> None:
     """A batch's padded targets, and the slots after each."""
     task.load_dataset("train")
     dataset = task.dataset("train")

@@ -1,0 +1,56 @@
+"""Checkpoints that fairseq copies whole, and models that are built without memory."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq.file_io import PathManager
+from scripts_here import run
+
+
+def test_a_copy_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "checkpoint_1_2.pt", tmp_path / "checkpoint_last.pt"
+    source.write_bytes(b"new" * 1000)
+    target.write_bytes(b"old")
+
+    def half(read: Any, written: Any, *_: object) -> None:
+        written.write(read.read(100))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", half)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(source), str(target), overwrite=True)
+    assert target.read_bytes() == b"old"
+    assert PathManager.copy(str(source), str(target), overwrite=True)
+    assert target.read_bytes() == source.read_bytes()
+    assert sorted(tmp_path.iterdir()) == sorted([source, target])
+
+
+def test_shapes_without_memory_or_values() -> None:
+    """In a new process, where nothing else has imported the compiler."""
+    script = """
+import sys
+import torch
+from fairseq.modules import PositionalEmbedding
+from torch import nn
+from specdec_plugins.host.checkpoints import without_memory
+with without_memory():
+    table = PositionalEmbedding(10**12, 8, 1)
+    embedding = nn.Embedding(10**12, 8, 1)
+    embedding.weight.normal_(std=2)
+    linear = nn.Linear(8, 8)
+print(table.weights.shape, embedding.weight.shape)
+print(linear.weight.is_meta, "torch._dynamo" in sys.modules)
+table, weights = PositionalEmbedding(5, 8, 1).weights, torch.empty(1000).normal_()
+print(table[2].any().item(), weights.std().item() > 0.5)
+"""
+    done = run(sys.executable, "-c", script, status=0)
+    size = "torch.Size([1000000000002, 8]) torch.Size([1000000000000, 8])"
+    assert done.stdout.splitlines() == [size, "True False", "True True"]

@@ -1,0 +1,154 @@
+"""The shipped pairs do what their cards say."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import need_bfloat16
+from odd_lines import KINDS, odd_lines
+
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.inference import Settings, load_translator
+
+pytestmark = pytest.mark.no_cover
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTIONS, WMT = "multi30k.en-de", "wmt.en-de"
+SOURCES = {
+    CAPTIONS: (ROOT / "data" / "captions.en").read_text("utf-8").splitlines(),
+    WMT: (ROOT / "data" / "example.en").read_text("utf-8").splitlines()[::4],
+}
+STRICT, RELAXED = StrictRule(), RelaxedRule(3, 1.0)
+
+
+@pytest.mark.parametrize(("name", "size"), [(CAPTIONS, 16_000_000), (WMT, 80_000_000)])
+def test_the_folder_is_complete_and_small(name: str, size: int) -> None:
+    files = {path.name: path.stat().st_size for path in (ROOT / "checkpoints" / name).iterdir()}
+    heads = {f"acceptance_head{rule}.pt" for rule in ("", ".relaxed", ".sampling")}
+    models = {"verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes", "README.md"}
+    assert models | heads <= set(files)
+    assert sum(files.values()) <= size
+
+
+@cache
+def decoded(
+    name: str,
+    strategy: str,
+    batch: int,
+    rule: AcceptanceRule = STRICT,
+    controller: str = "constant",
+    lines: int = 99,
+) -> tuple[list[str], DecodingStatistics]:
+    """Return the translations of the first so many sentences, and the statistics."""
+    torch.manual_seed(1)
+    settings = Settings.of_model(
+        ROOT / "checkpoints" / name,
+        strategy=strategy,
+        batch=batch,
+        beam=1,
+        rule=rule,
+        controller=CONTROLLERS[controller](),
+        precision="float64",
+    )
+    pair = load_translator(settings)
+    return [t.text for t in pair.translate(SOURCES[name][:lines])], pair.statistics
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "controller"),
+    [
+        (CAPTIONS, 1, "acceptance-head"),
+        (CAPTIONS, 8, "constant"),
+        *((WMT, 5, controller) for controller in ("constant", "acceptance-head", "tree")),
+    ],
+)
+def test_strict_output_is_beam_1(name: str, batch: int, controller: str) -> None:
+    expected, _ = decoded(name, "fairseq", 8)
+    assert decoded(name, "specdec", batch, STRICT, controller)[0] == expected
+    assert all(expected)
+
+
+@pytest.mark.parametrize(("rule", "lines"), [(RELAXED, 99), (SamplingRule(), 16)])
+def test_the_rules_head_beside_the_drafter(rule: AcceptanceRule, lines: int) -> None:
+    """Stopping early, it discards less, and accepts not much less."""
+    _, other = decoded(CAPTIONS, "specdec", 8, rule, "constant", lines)
+    _, headed = decoded(CAPTIONS, "specdec", 8, rule, "acceptance-head", lines)
+    assert headed.verified_tokens < 0.6 * other.verified_tokens
+    assert headed.acceptance_length > 0.8 * other.acceptance_length
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "rule", "controller", "length"),
+    [
+        (CAPTIONS, 8, STRICT, "constant", 3.673),
+        (CAPTIONS, 8, RELAXED, "constant", 4.247),
+        (WMT, 5, STRICT, "tree", 4.735),
+    ],
+)
+def test_acceptance_length_has_not_changed(
+    name: str, batch: int, rule: AcceptanceRule, controller: str, length: float
+) -> None:
+    """It was measured when the pairs were made; see the cards."""
+    _, statistics = decoded(name, "specdec", batch, rule, controller)
+    assert statistics.acceptance_length == pytest.approx(length, rel=0.05)
+
+
+def test_relaxed_output_does_not_depend_on_the_batch() -> None:
+    outputs = [decoded(CAPTIONS, "specdec", n, RELAXED, "tree", 16)[0] for n in (1, 8)]
+    assert outputs[0] == outputs[1]
+
+
+@cache
+def odd_output(strategy: str, controller: str, batch: int) -> list[str]:
+    settings = Settings.of_model(
+        ROOT / "checkpoints" / WMT,
+        strategy=strategy,
+        batch=batch,
+        beam=1,
+        keep_bpe=True,
+        precision="float64",
+        controller=CONTROLLERS[controller](),
+        limits=GenerationLimits(max_len_a=1.3, max_len_b=12, lenpen=0.4),
+    )
+    lines = odd_lines(" ".join(SOURCES[WMT]).split(), len(KINDS), seed=1)
+    return [translation.text for translation in load_translator(settings).translate(lines)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("controller", "batch"), [("confidence", 5), ("oracle", 16)])
+def test_strict_output_of_odd_lines_is_beam_1(controller: str, batch: int) -> None:
+    expected = odd_output("fairseq", "constant", 1)
+    assert odd_output("specdec", controller, batch) == expected
+    assert len(set(expected)) > len(KINDS) / 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "limit"),
+    [
+        pytest.param("float32", 0, marks=pytest.mark.slow),
+        pytest.param("bfloat16", 2, marks=pytest.mark.slow),
+        ("int8", 3),
+    ],
+)
+def test_a_precision_changes_few_sentences(precision: str, limit: int) -> None:
+    """By OpenVINO, as far as this processor's kernels are right."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    if precision == "bfloat16":
+        need_bfloat16()
+    if precision == "int8":
+        pytest.importorskip("nncf", reason="NNCF is not installed")
+    exact, _ = decoded(WMT, "fairseq", 8)
+    settings = Settings.of_model(ROOT / "checkpoints" / WMT, engine="openvino", precision=precision)
+    outputs = [t.text for t in load_translator(settings).translate(SOURCES[WMT])]
+    assert sum(a != b for a, b in zip(exact, outputs, strict=True)) <= limit

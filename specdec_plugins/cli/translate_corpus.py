@@ -3,7 +3,8 @@
     specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. It is written
-shard by shard, a shard being --shard-lines lines of a file. A worker that dies is replaced. A run
+shard by shard, a shard being --shard-lines lines of a file. With --drafts FOLDER its files of the
+same names are the drafts. A worker that dies is replaced. A run
 that was stopped or killed goes on where it was by the same command; with other input, models or
 settings it refuses. PAIR and the other flags are those of inference.py.
 
@@ -75,7 +76,8 @@ def main(argv: Sequence[str]) -> None:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
     load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
-    corpus = read_corpus(files, args.output_path, args.shard_lines)
+    drafts = settings.drafts if settings.drafts not in ("copy", "source") else None
+    corpus = read_corpus(files, args.output_path, args.shard_lines, drafts)
     about = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)
     start = time.monotonic()

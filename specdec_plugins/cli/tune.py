@@ -4,7 +4,8 @@
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
 It tries AR by our loop, AR by CTranslate2 where that is installed, and trees of 4, 6, 8, 12 and 16
-tokens; with strict acceptance also with drafts in int8 where an engine has it. After each round
+tokens; with strict acceptance, where an engine has int8, also trees with drafts in int8 and drafts
+that an int8 copy of the verifier writes. After each round
 the slower half is dropped, until three are left. Loading, in which models are compiled or
 converted, is timed apart.
 

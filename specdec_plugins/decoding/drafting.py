@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.prefixes import Prefixes
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.lattice import SlotScores
 
 
@@ -33,6 +37,17 @@ class Drafting:
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, none of which has more than ``width`` committed tokens."""
+
+
+class DraftSource(ABC):
+    """Proposes drafts without a trained drafter."""
+
+    engine: Engine | None = None
+    """Runs the model that it has, if it has one."""
+
+    @abstractmethod
+    def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> Drafting:
+        """Return the drafting of a batch; ``draws``: its drafts are for sampling."""
 
 
 class ChainDrafting(Drafting):

@@ -18,7 +18,13 @@ from specdec_plugins.decoding.acceptance import (
 from specdec_plugins.decoding.batch import Batch, Results
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
-from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
+from specdec_plugins.decoding.drafting import (
+    ChainDrafting,
+    Drafting,
+    DraftSource,
+    DrawnDrafting,
+    TreeDrafting,
+)
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -28,7 +34,6 @@ from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.decoding.target_prefix import BEGINS, FORCED, TargetPrefix, with_prefix
-from specdec_plugins.decoding.text_drafting import CopyDrafter, TextDrafter
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -56,7 +61,7 @@ class SpeculativeGenerator:
     def __init__(
         self,
         verifier: TransformerModelBase,
-        drafter: CachedDrafter | TextDrafter | CopyDrafter | None,
+        drafter: CachedDrafter | DraftSource | None,
         tgt_dict: Dictionary,
         controller: Controller | None = None,
         rule: AcceptanceRule | None = None,
@@ -77,13 +82,11 @@ class SpeculativeGenerator:
         self.statistics = DecodingStatistics()
         self.observers: list[Observer] = []
         self.model, engine = verifier, engine or EagerEngine()
-        self._texts = drafter if isinstance(drafter, TextDrafter | CopyDrafter) else None
-        self._drafter = None if isinstance(drafter, TextDrafter | CopyDrafter) else drafter
+        self._source = drafter if isinstance(drafter, DraftSource) else None
+        self._drafter = None if isinstance(drafter, DraftSource) else drafter
         self.drafter = None if self._drafter is None else self._drafter.model
-        of_drafts = engine if self._drafter is None else self._drafter.engine
-        if isinstance(drafter, CopyDrafter):
-            of_drafts = drafter.copy.engines.verifier
-        self.engines: Engines = Engines(engine, of_drafts)
+        drafts_by = None if drafter is None else drafter.engine
+        self.engines = Engines(engine, drafts_by or engine)
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         verifier.eval()
         self.positions = int(verifier.max_decoder_positions())
@@ -276,7 +279,7 @@ class SpeculativeGenerator:
             reason = "--trace reads every draft"
         elif FORCED in net_input or BEGINS in net_input:
             reason = "targets begin with forced tokens"
-        elif self._texts is not None:
+        elif self._source is not None:
             reason = "drafts are texts"
         if reason is not None:
             self._resident.engine.fall_back(reason)
@@ -287,8 +290,8 @@ class SpeculativeGenerator:
         self, net_input: NetInput, controller: Controller, stopwatch: Stopwatch, judges: bool
     ) -> Drafting:
         """Return the drafting of a batch."""
-        if self._texts is not None:
-            return self._texts.drafting(net_input, stopwatch, self.rule.draws)
+        if self._source is not None:
+            return self._source.drafting(net_input, stopwatch, self.rule.draws)
         if self._drafter is None or not controller.max_length:
             return Drafting()
         if controller.depth:

@@ -8,22 +8,20 @@ aggressive decoding"); a copy writes on from them instead (ML-SpecQD, arXiv 2503
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.drafting import Drafting
+from specdec_plugins.decoding.drafting import Drafting, DraftSource
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
-from specdec_plugins.decoding.step_result import Hypothesis, StepResult
+from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import FORCED
-from specdec_plugins.engines.engine import Engines
-from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 
 DRAFTS = "draft_tokens"
 """Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad."""
@@ -33,7 +31,7 @@ MATCHES = (3, 2, 1)
 """Numbers of last committed tokens to look for in a text, in this order."""
 
 
-class TextDrafter:
+class TextDrafter(DraftSource):
     """Drafts the source, or a text that is given with each sentence."""
 
     def __init__(self, pad: int, symbols: Sequence[int] | None = None) -> None:
@@ -45,7 +43,6 @@ class TextDrafter:
         self.pad, self._symbols = pad, symbols
 
     def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> TextDrafting:
-        """Return the drafting of a batch; ``draws``: its drafts are for sampling."""
         source = net_input["src_tokens"]
         rows = (source if self._symbols else net_input.get(DRAFTS, source)).tolist()
         texts = [[token for token in row if token != self.pad] for row in rows]
@@ -54,41 +51,14 @@ class TextDrafter:
         return TextDrafting(texts, stopwatch, draws)
 
 
-class Copy(Protocol):
-    """A :class:`SpeculativeGenerator` without a drafter."""
-
-    pad: int
-    controller: Controller
-    engines: Engines
-
-    def encode(self, net_input: NetInput) -> EncoderOut:
-        """Return the encoder's output."""
-        ...
-
-    def rows_of(self, encoder_out: EncoderOut, rows: list[int]) -> EncoderOut:
-        """Return the encoder's output for some rows."""
-        ...
-
-    def decode(
-        self,
-        sample: Sample,
-        controller: Controller,
-        statistics: DecodingStatistics,
-        *,
-        encoder_out: EncoderOut | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Translate a batch."""
-        ...
-
-
-class CopyDrafter:
+class CopyDrafter(DraftSource):
     """Drafts what the verifier's copy in a lower precision writes."""
 
-    def __init__(self, copy: Copy) -> None:
-        self.copy = copy
+    def __init__(self, copy: SpeculativeGenerator) -> None:
+        """``copy``: a generator without a drafter."""
+        self.copy, self.engine = copy, copy.engines.verifier
 
     def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> TextDrafting:
-        """Return the drafting of a batch; ``draws``: its drafts are for sampling."""
         return CopyDrafting(self.copy, net_input, stopwatch, draws)
 
 
@@ -167,7 +137,9 @@ class TextDrafting(Drafting):
 class CopyDrafting(TextDrafting):
     """Drafts what a copy of the verifier writes, which after a rejection writes on anew."""
 
-    def __init__(self, copy: Copy, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> None:
+    def __init__(
+        self, copy: SpeculativeGenerator, net_input: NetInput, stopwatch: Stopwatch, draws: bool
+    ) -> None:
         super().__init__([[] for _ in net_input["src_tokens"]], stopwatch, draws)
         self._copy, self._net_input = copy, net_input
         self._encoder_out: EncoderOut | None = None

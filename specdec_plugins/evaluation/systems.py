@@ -26,7 +26,10 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translation
 
 AR, DRAFTER, FAIRSEQ, CTRANSLATE2 = "AR", "drafter", "fairseq", "ctranslate2"
-SETTINGS = ("beam", "block_size", "drafter_precision", "engine", "precision", "target_prefix")
+SETTINGS = (
+    *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
+    "target_prefix",
+)
 """Settings that a system may have of its own."""
 PLAIN: dict[str, Any] = {
     "controller": Constant(),

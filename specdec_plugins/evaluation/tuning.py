@@ -39,6 +39,7 @@ def list_modes(settings: Settings) -> list[Mode]:
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
+        modes.append(Mode(drafts="copy", drafter_precision="int8"))
     return modes + [Mode(size, precision) for precision in precisions for size in TREES]
 
 
@@ -90,7 +91,7 @@ class Trial:
 
     def _kind(self, mode: Mode) -> Mode:
         """Return the first of the modes that have the same models."""
-        if mode.ar_backend == CTRANSLATE2:
+        if mode.ar_backend == CTRANSLATE2 or mode.drafts:
             return mode
         drafting = [other for other in self.modes if other.tree]
         if mode.tree:

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
+from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts, Tree
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.ctranslate2 import is_installed, obstacle
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mode of decoding: without drafts by a backend, or with trees of one size."""
+    """A mode of decoding: without drafts by a backend, with trees, or with drafts of a copy."""
 
     tree: int = 0
     """Nodes; 0 decodes without drafts."""
@@ -36,11 +36,15 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The precision of drafts; None is the verifier's."""
     ar_backend: Literal["ours", "ctranslate2"] = "ours"
     """The backend that decodes without drafts."""
+    drafts: Literal["copy"] | None = None
+    """``copy``: the verifier itself writes drafts, in ``drafter_precision``."""
 
     def __str__(self) -> str:
         if self.tree:
             precision = self.drafter_precision
             return f"trees of {self.tree}" + (f", {precision} drafts" if precision else "")
+        if self.drafts:
+            return f"drafts of an {self.drafter_precision} copy"
         return "AR by CTranslate2" if self.ar_backend == CTRANSLATE2 else "AR by our loop"
 
     def applied(self, settings: Settings) -> Settings:
@@ -48,13 +52,20 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.tree:
             trees, precision = Tree(tree_nodes=self.tree), self.drafter_precision
             return replace(settings, controller=trees, drafter_precision=precision)
+        if self.drafts:
+            return replace(
+                settings,
+                drafts=self.drafts,
+                controller=Constant(),
+                drafter_precision=self.drafter_precision,
+            )
         if settings.strategy == "specdec":
             settings = replace(settings, controller=NoDrafts(), drafter_precision=None)
         return replace(settings, ar_backend=self.ar_backend)
 
     def suits(self, settings: Settings) -> bool:
         """Return whether a run whose settings leave the mode open may have this one."""
-        if self.tree:
+        if self.tree or self.drafts:
             asked = settings.drafter_precision
             return settings.strategy == "specdec" and asked in (None, self.drafter_precision)
         if settings.ar_backend not in ("auto", self.ar_backend):
@@ -157,6 +168,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
         threads: that are to decode; None is torch's number.
     """
     auto = settings.strategy == "specdec" and settings.controller == Auto()
+    auto = auto and settings.drafts is None
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
     strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
     models = [path for path in (settings.path, settings.ar_path) if path and os.path.isfile(path)]

@@ -11,7 +11,9 @@ import hashlib
 import io
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,6 +50,8 @@ class Shard:
     lines: int
     digest: str
     """SHA-256 of its bytes."""
+    drafts: str | None = None
+    """The file of drafts for its file's lines."""
 
     @property
     def done(self) -> bool:
@@ -100,8 +104,13 @@ def _refuse(error: OSError) -> NoReturn:
     raise InferenceError(f"--input-path {error.filename}: cannot be read ({error.strerror})")
 
 
-def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[CorpusFile]:
+def read_corpus(
+    files: dict[str, Path], output: Path, shard_lines: int, drafts: str | None = None
+) -> list[CorpusFile]:
     """Divide the files into shards of ``shard_lines`` lines; the last of each file may have fewer.
+
+    Args:
+        drafts: a folder of files of the same names.
 
     Raises:
         InferenceError: a file cannot be read, or is not UTF-8.
@@ -111,6 +120,9 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
     for index, (name, path) in enumerate(files.items()):
         shards: list[Shard] = []
         whole = hashlib.sha256()
+        drafted = None if drafts is None else os.path.join(drafts, name)
+        if drafted is not None and not os.path.isfile(drafted):
+            raise InferenceError(f"--drafts {drafted}: no such file")
         start = first_line = 0
         with explained(f"--input-path {path}: cannot be read"), open(path, "rb") as file:
             while lines := list(islice(file, shard_lines)):
@@ -125,7 +137,7 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
                 digest = hashlib.sha256(data).hexdigest()
                 about = (number, start, len(data), first_line, len(lines), digest)
-                shards.append(Shard(str(path), str(made), *about))
+                shards.append(Shard(str(path), str(made), *about, drafted))
                 number, start, first_line = number + 1, start + len(data), first_line + len(lines)
         corpus.append(CorpusFile(name, tuple(shards), whole.hexdigest()))
     return corpus
@@ -181,5 +193,10 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     utils.set_torch_seed(seed + shard.number)
     lines = InputLines(io.BytesIO(data), shard.source)
     lines.number = shard.first_line
-    translations = translator.translate(lines)
-    write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
+    with nullcontext() if shard.drafts is None else InputLines.open(shard.drafts) as drafts:
+        if drafts is not None:
+            lines.drafts = drafts
+            deque(islice(drafts, shard.first_line), 0)
+        translations = translator.translate(lines)
+        write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
+        lines.check()

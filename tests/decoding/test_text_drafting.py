@@ -130,7 +130,8 @@ def test_the_source_is_a_draft() -> None:
 )
 def test_where_a_text_goes_on(committed: list[int], near: int, expected: int | None) -> None:
     """After the last 3, 2 or 1 committed tokens, at the nearest place; never after its end."""
-    drafting = TextDrafter(1).drafting({DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}, None, False)  # type: ignore[arg-type]
+    texts = {"src_tokens": torch.tensor([[2]]), DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}
+    drafting = TextDrafter(1).drafting(texts, None, False)  # type: ignore[arg-type]
     drafting._next, drafting._lost = [near], {0}
     batch: Any = type("Batch", (), {})()
     batch.rows, batch.tokens = [0], [committed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,11 +40,24 @@ MAX_UNKNOWN = 0.02
 """Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
 
 
+@dataclass(frozen=True)
+class Training:
+    """Facts about a training that its checkpoint may lack."""
+
+    languages: tuple[str | None, str | None] = (None, None)
+    """Source and target, which fairseq saves only if they were flags."""
+    dictionaries: str | None = None
+    """The folder of the dictionaries, whose fingerprints are written into the checkpoint; those of
+    the plugin's tasks have them already."""
+
+
+UNKNOWN = Training()
+
+
 def export_checkpoint(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None] = (None, None),
-    dictionaries: str | None = None,
+    training: Training = UNKNOWN,
     draft_from: DraftFrom | None = None,
     as_transformer: bool = False,
     half: bool = False,
@@ -51,9 +65,6 @@ def export_checkpoint(
     """Write ``source`` to ``target`` without optimizer state or paths; return its size in bytes.
 
     Args:
-        languages: source and target, which fairseq saves only if they were flags of training.
-        dictionaries: the folder of the dictionaries of training, whose fingerprints are written
-            into the checkpoint; those of the plugin's tasks have them already.
         draft_from: a drafter's new vocabulary; None leaves it as it is.
         as_transformer: ignore fields that fairseq does not know.
         half: write weights in float16.
@@ -68,9 +79,10 @@ def export_checkpoint(
             f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
     task = state["cfg"]["task"]
-    for name, language in zip(("source_lang", "target_lang"), languages, strict=True):
+    for name, language in zip(("source_lang", "target_lang"), training.languages, strict=True):
         if language:
             setattr(task, name, language)
+    dictionaries = training.dictionaries
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(

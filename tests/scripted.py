@@ -153,6 +153,7 @@ def make_result(
         lengths=committed if lengths is None else lengths,
         limited=[row in limited for row in range(rows)],
         sources=torch.tensor([[0, *path] + [0] * (width - 1 - len(path)) for path in paths]),
+        tokens=torch.full((rows, width), 5),
     )
 
 

@@ -31,21 +31,21 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1619,
-    "cli": 1265,
-    "criterions": 488,
+    "cli": 1267,
+    "criterions": 483,
     "data": 136,
-    "decoding": 5404,
+    "decoding": 5346,
     "engines": 1429,
     "evaluation": 1595,
-    "files": 600,
+    "files": 612,
     "host": 362,
-    "inference": 2207,
+    "inference": 2327,
     "jobs": 1539,
     "models": 1903,
-    "tasks": 749,
+    "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 145
+MAX_FILES = 144
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

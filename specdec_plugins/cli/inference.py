@@ -76,6 +76,8 @@ def main(argv: Sequence[str]) -> None:
     choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs), InputLines.open(args.input_path) as lines:
+        if settings.drafts not in (None, "copy", "source"):
+            lines.drafts = InputLines.open(str(settings.drafts), "--drafts")
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         about = describe_run(settings, args.seed, lines)

@@ -147,7 +147,7 @@ class AcceptanceLabeller:
         self.drafter.start(net_input, encoder_out, capacity)
         whole = ChainDraft.of(before[:, 1:])
         # In an empty cache the tokens are where they belong.
-        features = self.verifier.score(before[:, 0].tolist(), whole, [0] * rows).states
+        _, features, _ = self.verifier.score(before[:, 0].tolist(), whole, [0] * rows)
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             known = target.ne(self.padding).sum(1).tolist()
@@ -161,7 +161,7 @@ class AcceptanceLabeller:
         prefixes = Prefixes(target.tolist(), new, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
         draft = self._draft(states, scores)
-        logits = self.verifier.score(last, draft, cuts).logits
+        logits, *_ = self.verifier.score(last, draft, cuts)
         known = target[:, : max(cuts)], cut, draft.tokens, draft.ancestors
         logits = penalised(logits, self.scoring.repetition_penalty, *known)
         lprobs = log_probabilities(logits, self.scoring.temperature)

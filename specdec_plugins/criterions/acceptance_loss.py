@@ -17,7 +17,6 @@ from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
-from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.block_causal import option_of
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ class AcceptanceLoss(FairseqCriterion):
     there a token's state depends on the drafted ones before it. A block drafter's states depend on
     the committed prefix alone: there is nothing to mix.
     """
-
-    trains = AcceptanceHeadModel
 
     def __init__(self, task: "TranslationSpecdecTask", mismatch_weight: float) -> None:
         super().__init__(task)

@@ -49,8 +49,6 @@ class GlatLossConfig(FairseqDataclass):
 class GlatLoss(FairseqCriterion):
     """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
 
-    trains = Drafter
-
     def __init__(
         self,
         task: "TranslationSpecdecTask",

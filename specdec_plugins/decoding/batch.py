@@ -1,17 +1,21 @@
-"""The rows that are being decoded. No fairseq in here."""
+"""The rows that are being decoded, and their hypotheses. No fairseq in here."""
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.kernels import Floating, Ints
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
 from specdec_plugins.decoding.target_prefix import TargetPrefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
@@ -47,17 +51,12 @@ class Rows:
             logs += log[:count]
         self.lengths = [len(tokens) for tokens in self.tokens]
         return StepResult(
+            **vars(accepted),
             rows=self.rows,
             drafted=drafted,
             called=called,
-            verified=accepted.verified,
-            accepted=accepted.accepted,
-            committed=accepted.committed,
-            finished=accepted.finished,
-            last=accepted.last,
             lengths=self.lengths,
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
-            sources=accepted.sources,
             verifier_called=verifier_called,
         )
 
@@ -66,6 +65,71 @@ class Rows:
         for name, values in vars(self).items():
             if isinstance(values, list):
                 setattr(self, name, [values[i] for i in rows])
+
+
+class Results(Observer):
+    """The hypotheses of a batch, complete as its rows finish."""
+
+    def __init__(
+        self,
+        rows: int,
+        limits: GenerationLimits,
+        statistics: DecodingStatistics,
+        precision: torch.dtype,
+    ) -> None:
+        """Start the clock; scores have the models' ``precision``, at least float32."""
+        self._precision = torch.promote_types(precision, torch.float32)
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
+        self._accepted: list[list[int]] = [[] for _ in range(rows)]
+        self._committed: list[list[int]] = [[] for _ in range(rows)]
+        self._forced = [0] * rows
+        self._limits, self._statistics = limits, statistics
+        self._start = time.perf_counter()
+
+    def begin(self, forced: list[int]) -> None:
+        self._forced = forced
+
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+        for row, accepted, committed in zip(result.rows, result.accepted, result.committed):
+            self._accepted[row].append(accepted)
+            self._committed[row].append(committed)
+
+    def take(self, batch: Rows, result: StepResult) -> None:
+        """Take a step's finished rows out of the batch, which goes on with the others."""
+        for i, row in enumerate(batch.rows):
+            if result.finished[i]:
+                self._finish(row, batch.tokens[i], batch.scores[i])
+        batch.keep(result.kept)
+
+    def _finish(self, row: int, words: list[int], logs: list[float]) -> None:
+        """Make a row's hypothesis of its tokens and their log-probabilities."""
+        accepted, forced = self._accepted[row], self._forced[row]
+        parts = [forced, *self._committed[row]] if forced else self._committed[row]
+        # As ordinary tensors: fairseq's commands change scores in place.
+        with torch.inference_mode(False):
+            tokens, scores = torch.tensor(words), torch.tensor(logs, dtype=self._precision)
+            score = scores.sum()
+            if self._limits.normalize_scores:
+                # As a tensor, whose powers may be infinite.
+                length = torch.tensor(len(tokens), dtype=torch.float64)
+                score = score / float(length**self._limits.lenpen)
+            hypothesis: Hypothesis = {
+                "tokens": tokens,
+                "score": score,
+                "positional_scores": scores,
+                "attention": torch.empty(0),
+                "alignment": torch.empty(0),
+                "steps": len(accepted),
+                "accepted": accepted,
+                "forced": forced,
+                "history": [{"tokens": part} for part in torch.split(tokens, parts)],
+            }
+        self.hypotheses[row].append(hypothesis)
+        self._statistics.sentences += 1
+        self._statistics.latencies.append(time.perf_counter() - self._start)
+
+    def end(self, hypotheses: list[list[Hypothesis]]) -> None:
+        self._statistics.total_seconds += time.perf_counter() - self._start
 
 
 class RowCounts(NamedTuple):

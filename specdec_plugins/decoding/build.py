@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
@@ -53,12 +53,18 @@ def recommended(
     """
     if not isinstance(controller, Auto):
         return controller
-    if isinstance(engine, CudaGraphsEngine) and controller.tree_nodes == Tree.tree_nodes:
-        controller = replace(controller, tree_nodes=GPU_NODES)
-    max_rows = None
-    if rule.lossless and next(drafter.parameters()).device.type == "cpu":
+    nodes, max_rows = controller.tree_nodes, controller.max_rows
+    is_default = (nodes, controller.redraft_below) == (Tree.tree_nodes, Tree.redraft_below)
+    if is_default and not drafter.decoder.causal:
+        # The published drafter, with whole blocks as published.
+        return Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
+    if nodes == Tree.tree_nodes and isinstance(engine, CudaGraphsEngine):
+        nodes = GPU_NODES
+    on_cpu = next(drafter.parameters()).device.type == "cpu"
+    if max_rows is None and rule.lossless and on_cpu:
         max_rows = 2 if engine.sizes.exact else 1
-    return controller.resolved(drafter.decoder.causal, max_rows)
+    options = {option.name: getattr(controller, option.name) for option in fields(Tree)}
+    return Tree(**{**options, "tree_nodes": nodes, "max_rows": max_rows})
 
 
 def build_generator(

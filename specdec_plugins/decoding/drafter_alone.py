@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.batch import Batch, Results
 from specdec_plugins.decoding.drafting import prefixes_of
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
-from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -143,6 +142,6 @@ class DrafterAlone:
         if self._verifier is not None and self._drafter.reads_features:
             # The last token is read before the next block.
             read = ChainDraft.of(tokens[:, :-1])
-            states = self._verifier.score(batch.last, read, batch.lengths).states
+            _, states, _ = self._verifier.score(batch.last, read, batch.lengths)
             self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
         return batch.commit(ChainDraft.of(tokens), accepted, scores, states, states is not None)

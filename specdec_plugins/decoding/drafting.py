@@ -20,8 +20,8 @@ from specdec_plugins.models.lattice import SlotScores
 class Drafting:
     """Makes the drafts of a batch, for which it is constructed; this null object drafts nothing.
 
-    A subclass may store something for each row. Rows are numbered as in the batch: :meth:`keep`
-    says which of them go on.
+    A subclass may store something for each row, in the order of ``batch.rows``. The source is in
+    ``batch.net_input``, the committed tokens are the lists ``batch.tokens``.
     """
 
     def draft(self, batch: Batch) -> Draft:
@@ -29,7 +29,7 @@ class Drafting:
         return ChainDraft.empty(len(batch.rows), batch.device)
 
     def observe(self, result: StepResult) -> None:
-        """Take in what the step committed of the last draft."""
+        """Take in what a step committed; afterwards :meth:`keep` drops finished rows."""
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, none of which has more than ``width`` committed tokens."""

@@ -15,7 +15,7 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
     Verification,
 )
-from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.batch import Batch, Results
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
@@ -23,12 +23,11 @@ from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.resident.loop import ResidentLoop
-from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.decoding.target_prefix import TargetPrefix, has_prefix, with_prefix
+from specdec_plugins.decoding.target_prefix import BEGINS, FORCED, TargetPrefix, with_prefix
 from specdec_plugins.decoding.text_drafting import CopyDrafter, TextDrafter
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
@@ -235,8 +234,7 @@ class SpeculativeGenerator:
 
     def _score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Return the verifier's scores of a draft, and its states ``(rows, slots, channels)``."""
-        scored = self._verifier.score(batch.last, draft, batch.lengths)
-        scores, normalisers = scored.logits, scored.normalisers
+        scores, states, normalisers = self._verifier.score(batch.last, draft, batch.lengths)
         if self._scoring.changes:
             width, eos = max(batch.lengths), self.eos
             rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
@@ -250,7 +248,7 @@ class SpeculativeGenerator:
             positions = counts.lengths[:, None] + depths
             max_lengths = counts.max_lengths if full else None
         self._bans.apply(scores, positions, max_lengths, batch.free_from)
-        return Verification(scores, self.eos, normalisers), scored.states
+        return Verification(scores, self.eos, normalisers), states
 
     def _commit(
         self,
@@ -276,7 +274,7 @@ class SpeculativeGenerator:
         reason = controller.changing
         if any(observer.needs_judgement for observer in observers):
             reason = "--trace reads every draft"
-        elif has_prefix(net_input):
+        elif FORCED in net_input or BEGINS in net_input:
             reason = "targets begin with forced tokens"
         elif self._texts is not None:
             reason = "drafts are texts"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule, Verification
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.models.rows import unfinished
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """Counts of a step, a value for each row that took part in it."""
+@dataclass(frozen=True, kw_only=True)
+class StepResult(Accepted):
+    """A step's committed tokens and counts, a value for each row that took part in it."""
 
     rows: list[int]
     """The index of each row in the batch as it began."""
@@ -27,23 +27,10 @@ class StepResult:
     """Draft lengths: slots, or nodes of a tree."""
     called: list[bool]
     """True if the drafter ran, False if it did not or an earlier draft was reused."""
-    verified: list[int]
-    """Verify lengths."""
-    accepted: list[int]
-    """Drafted tokens that were committed; not an EOS that the length limit forces."""
-    committed: list[int]
-    """Tokens that were committed, bonus token included."""
-    finished: list[bool]
-    """True if the last of them is EOS."""
-    last: list[int]
-    """The last committed token."""
     lengths: list[int]
     """All committed tokens, those of earlier steps included."""
     limited: list[bool]
     """True if the length limit ended the sentence."""
-    sources: Tensor
-    """``(rows, n)`` the token before each committed one: 0 is the last one of the step before,
-    i > 0 the i-th drafted one."""
     verifier_called: bool = True
 
     @cached_property

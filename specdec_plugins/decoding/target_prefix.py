@@ -25,11 +25,6 @@ def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sam
     return {**sample, "net_input": net_input}
 
 
-def has_prefix(net_input: NetInput) -> bool:
-    """Return whether a batch has forced tokens."""
-    return FORCED in net_input or BEGINS in net_input
-
-
 @dataclass(frozen=True)
 class TargetPrefix:
     """The forced tokens of a batch."""

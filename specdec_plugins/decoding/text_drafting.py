@@ -46,7 +46,8 @@ class TextDrafter:
 
     def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> TextDrafting:
         """Return the drafting of a batch; ``draws``: its drafts are for sampling."""
-        rows = net_input["src_tokens" if self._symbols else DRAFTS].tolist()
+        source = net_input["src_tokens"]
+        rows = (source if self._symbols else net_input.get(DRAFTS, source)).tolist()
         texts = [[token for token in row if token != self.pad] for row in rows]
         if self._symbols:
             texts = [[self._symbols[token] for token in text] for text in texts]

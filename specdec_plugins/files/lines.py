@@ -24,6 +24,8 @@ class Line:
     text: str
     target_prefix: str | None = None
     """The beginning of its translation; None is that of the settings."""
+    draft: str | None = None
+    """A text that its translation may resemble."""
 
 
 class InputLines:
@@ -41,6 +43,8 @@ class InputLines:
         self.typed = stream.isatty()
         self.is_file = path is not None and os.path.isfile(path)
         """True if it can be read again."""
+        self.drafts: InputLines | None = None
+        """A draft for each line."""
         self._stream = stream
         self._fault: InferenceError | None = None
 
@@ -60,6 +64,8 @@ class InputLines:
     def __exit__(self, *exception: object) -> None:
         if self.path is not None:
             self._stream.close()
+        if self.drafts is not None:
+            self.drafts.__exit__()
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
@@ -69,6 +75,7 @@ class InputLines:
         return lines + (end < os.path.getsize(self.path))
 
     def __iter__(self) -> Iterator[Line]:
+        drafts = iter(self.drafts or ())
         try:
             while self._fault is None:
                 with explained(f"{self.name}: cannot be read"):
@@ -77,7 +84,12 @@ class InputLines:
                     return
                 self.number += 1
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-                yield Line(self.number, text.removesuffix("\n").removesuffix("\r"))
+                draft = next(drafts, None)
+                if self.drafts is not None and draft is None:
+                    self.drafts.check()
+                    raise InferenceError(f"{self.drafts.name}: has no line {self.number}")
+                text = text.removesuffix("\n").removesuffix("\r")
+                yield Line(self.number, text, draft=None if draft is None else draft.text)
         except UnicodeDecodeError:
             fault = f"line {self.number} is not UTF-8; convert the file (iconv)"
             if self.number == 1 and line.startswith(COMPRESSED):

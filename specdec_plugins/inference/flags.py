@@ -29,11 +29,12 @@ from specdec_plugins.inference.pair_folder import (
     folder_of_pair,
     pair_settings,
     segmentation_beside,
+    verifier_settings,
 )
 from specdec_plugins.inference.settings import Settings
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
-DRAFT_FLAGS = ("strategy", "block_size")
+DRAFT_FLAGS = ("strategy", "drafts", "block_size")
 OUTPUT_FLAGS = ("keep_bpe",)
 SPELLED = {
     "ar_backend": ["--AR-backend"],
@@ -42,8 +43,18 @@ SPELLED = {
 }
 """Flags that are not spelled as their settings."""
 SHOWN = {
-    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "beam"),
-    *("batch", "segmented", "strategy", "controller", "block_size", "beta", "tau", "sampling"),
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang"),
+    *(
+        "batch",
+        "segmented",
+        "strategy",
+        "drafts",
+        "controller",
+        "block_size",
+        "beta",
+        "tau",
+        "sampling",
+    ),
     *ENGINE_FLAGS,
     *("cpu", "keep_bpe", "quiet"),
 }
@@ -117,8 +128,14 @@ class TranslationParser(Parser):
         add(
             "data",
             metavar="PAIR",
-            help="a pair's folder; with --path or --AR-path the folder of "
-            "dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text",
+            help="a pair's folder, or a verifier's checkpoint; with --path or --AR-path the folder "
+            "of dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text",
+        )
+        add(
+            "--dictionaries",
+            metavar="DIR",
+            type=Path,
+            help="the folder of a verifier's dictionaries (that of the checkpoint)",
         )
         add(
             "--path",
@@ -186,15 +203,18 @@ def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     flags = {name: getattr(args, name) for name in ENCODERS}
     folder = folder_of_pair(Path(args.data))
-    if args.path or args.AR_path or not (folder / VERIFIER).is_file():
+    if Path(args.data).is_file():
+        settings = verifier_settings(Path(args.data), args.dictionaries)
+        del settings["strategy"]
+    elif args.path or args.AR_path or not (folder / VERIFIER).is_file():
         path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
         settings = {"data": args.data, "path": path, "ar_path": verifier}
-        if not args.segmented and not any(flags.values()):
+        if not any(flags.values()):
             settings |= segmentation_beside(Path(args.data))
     else:
         settings = pair_settings(folder)
-        if args.segmented:
-            settings |= {"tokenizer": None, "bpe": None}
+    if args.segmented:
+        settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **args.encoder_options}
     chosen = {name: encoder for name, encoder in flags.items() if encoder is not None}
     return {**settings, **chosen, "encoder_options": options}

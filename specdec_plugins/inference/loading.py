@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from specdec_plugins.decoding.build import (
     recommended,
 )
 from specdec_plugins.decoding.controllers.base import Head
+from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
+from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafter, TextDrafter
 from specdec_plugins.decoding.warm_up import warm_up
-from specdec_plugins.engines.choice import choose_engines
+from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import build_beam_search
@@ -59,6 +62,11 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     """
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
+    if settings.drafts_text and settings.drafts == "copy":
+        name = engine_name(settings.engine, settings.copy_precision, settings.device)
+        if not is_installed(name):
+            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
+            settings = replace(settings, controller=NoDrafts())
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
         return _by_our_loop(settings, reason)
     task = build_task(settings)
@@ -68,12 +76,15 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     stock = settings.strategy == "fairseq"
     name = "eager" if stock or settings.by_ctranslate2 else settings.engine
     precision = "float32" if settings.by_ctranslate2 else settings.precision
-    drafter_precision = settings.drafter_precision if settings.drafts else None
+    drafter_precision = settings.drafter_precision if settings.uses_drafter else None
     engines = choose_engines(name, precision, drafter_precision, settings.device)
     verifier, drafter, head = _load_models(settings, task, engines.verifier)
     if drafter is not None and settings.strategy == "specdec":
         rule, engine = settings.rule, engines.verifier
         controller = recommended(settings.controller, drafter, rule, engine)
+        settings = replace(settings, controller=controller)
+    elif settings.drafts_text and isinstance(auto := settings.controller, Auto):
+        controller = Constant(min_draft=auto.min_draft, max_draft=auto.max_draft)
         settings = replace(settings, controller=controller)
     readers = [model.encoder for model in (verifier, drafter) if model is not None]
     positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
@@ -88,14 +99,22 @@ def load_translator(settings: Settings | str | Path) -> Translator:
         if not settings.by_ctranslate2:
             raise
         return _by_our_loop(settings, str(error))
+    if fault := settings.limits.fault(longest, generator.positions):
+        raise ValueError(fault)
     give_back()
     if isinstance(generator, SpeculativeGenerator):
         # Of scores that are not numbers the first line tells.
-        with suppress(AssertionError, IndexError, RuntimeError, ValueError):
+        with suppress(AssertionError, IndexError, RuntimeError):
             seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
             logger.info("%s: warmed up in %.1f s", engines.name, seconds)
-    block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
-    runner = generator if isinstance(generator, CTranslate2Generator) else engines
+    block_size = settings.block_size or LONGEST if settings.drafts_text else None
+    if drafter is not None:
+        block_size = checked_block_size(drafter, settings.block_size)
+    runner: CTranslate2Generator | Engines = engines
+    if isinstance(generator, CTranslate2Generator):
+        runner = generator
+    elif isinstance(generator, SpeculativeGenerator):
+        runner = generator.engines
     return Translator(settings, generator, codec, runner, block_size)
 
 
@@ -123,7 +142,7 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
 def _languages(settings: Settings) -> tuple[str, str]:
     """Return source and target: the settings', else a model's, else those of the folder's files."""
     source, target, known = settings.source_lang, settings.target_lang, ""
-    for path in (settings.ar_path, settings.path if settings.drafts else None):
+    for path in (settings.ar_path, settings.path if settings.uses_drafter else None):
         if path and not (source and target):
             state = load_state(path, as_transformer=True)
             saved = state["cfg"]["task"]
@@ -163,7 +182,7 @@ def _load_models(
     verifier, drafter, head = None, None, None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
-    if settings.drafts:
+    if settings.uses_drafter:
         assert settings.path is not None
         drafter = load_drafter(settings.path, task)
         if verifier is not None:
@@ -199,17 +218,45 @@ def _build_generator(
     if settings.strategy == "drafter":
         assert drafter is not None
         return build_drafter_alone(drafter, verifier, target, size, limits, engines)
-    generator = build_generator(
-        verifier,
-        drafter,
-        target,
-        block_size=size,
-        rule=settings.rule,
-        limits=limits,
-        controller=settings.controller,
-        head=head,
-        engines=engines,
-    )
+    if settings.drafts_text:
+        generator = _build_text_generator(settings, task, engines.verifier, verifier)
+    else:
+        generator = build_generator(
+            verifier,
+            drafter,
+            target,
+            block_size=size,
+            rule=settings.rule,
+            limits=limits,
+            controller=settings.controller,
+            head=head,
+            engines=engines,
+        )
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
+
+
+def _build_text_generator(
+    settings: Settings,
+    task: TranslationSpecdecTask,
+    engine: Engine,
+    verifier: TransformerModelBase | None,
+) -> SpeculativeGenerator:
+    """Return a generator whose drafts are texts, which a copy of the verifier may write."""
+    assert verifier is not None
+    source, target = task.source_dictionary, task.target_dictionary
+    drafter: TextDrafter | CopyDrafter
+    if settings.drafts == "copy":
+        copy_engine = choose_engine(settings.engine, settings.copy_precision, settings.device)
+        model = verifier
+        if copy_engine.dtype != engine.dtype:
+            model = deepcopy(verifier).to(copy_engine.dtype)
+        copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copy_engine)
+        drafter = CopyDrafter(copy)
+    else:
+        symbols = [target.index(symbol) for symbol in source.symbols]
+        drafter = TextDrafter(source.pad(), symbols if settings.drafts == "source" else None)
+    controller = settings.controller.ready(settings.block_size or LONGEST)
+    how = controller, settings.rule, settings.limits, engine
+    return SpeculativeGenerator(verifier, drafter, target, *how)

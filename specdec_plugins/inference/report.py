@@ -47,7 +47,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
     return {
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
-        **dict.fromkeys(absent if settings.drafts else UNDRAFTED),
+        **dict.fromkeys(absent if settings.uses_drafter or settings.drafts_text else UNDRAFTED),
         "settings": {**_settings(settings), "block_size": translator.block_size, **run},
         "files": {
             name: {"path": path, "sha256": file_digest(path)}
@@ -86,7 +86,8 @@ def _settings(settings: Settings) -> JsonObject:
     used = {
         "controller": judges,
         "beam": settings.strategy == "fairseq",
-        "drafter_precision": settings.drafts,
+        "drafts": settings.drafts_text,
+        "drafter_precision": settings.uses_drafter or settings.drafts_text,
         "ar_backend": settings.strategy in TRACED,
     }
     # Even in exact arithmetic a row's drafts may depend on other rows.
@@ -139,6 +140,8 @@ def _title(settings: JsonObject) -> str:
     if limits["repetition_penalty"] != 1:
         parts.append(f"repetition penalty {limits['repetition_penalty']:g}")
     if controller is not None:
+        if settings["drafts"]:
+            parts.append(f"drafts: {settings['drafts']}")
         parts.append(controller["controller"])
         if "tree_nodes" in controller:
             parts.append(f"{controller['tree_nodes']} nodes")
@@ -152,7 +155,9 @@ def _acceptance(report: JsonObject) -> list[str]:
     if report["acceptance_length"] is None:
         return []
     counts = report["acceptance_histogram"]
-    shares = (f"{i}: {100 * count / report['steps']:.0f} %" for i, count in enumerate(counts))
+    shares = (
+        f"{i}: {100 * count / report['steps']:.0f} %" for i, count in enumerate(counts) if count
+    )
     return [
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
         f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
@@ -182,7 +187,7 @@ def model_files(settings: Settings) -> dict[str, str]:
     elif head is None and settings.path is not None:
         head = find_head(settings.path, settings.rule.name)
     files = {
-        "drafter": settings.path if settings.drafts else None,
+        "drafter": settings.path if settings.uses_drafter else None,
         "verifier": settings.ar_path,
         "acceptance_head": None if head is None else str(head),
     }

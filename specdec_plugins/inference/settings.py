@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
@@ -20,6 +22,8 @@ from specdec_plugins.inference.pair_folder import pair_settings
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
+CHAINS = ("auto", "constant", "heuristic", "confidence")
+"""Controllers of drafts that are texts."""
 CTRANSLATE2 = "ctranslate2"
 AR_BACKENDS = ("auto", "ours", CTRANSLATE2)
 
@@ -58,6 +62,12 @@ class Settings(EngineOptions):
     beam: int = option(5, "for --strategy fairseq (5)", 1)
     nbest: int = option(1, "", 1)
     """Outputs of a beam, put out in one line, best first, with tabs between."""
+    drafts: str | None = option(
+        None,
+        "by the pair's drafter (default); copy: by the verifier itself in int8 (on a GPU float16), "
+        "the default without a drafter; source: the source is the draft; FILE: a text a line",
+    )
+    """``texts``: those of :attr:`Line.draft`."""
     block_size: int | None = option(None, "slots drafted in a pass (what was trained)", 1)
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: Controller = field(default_factory=Auto)
@@ -87,6 +97,8 @@ class Settings(EngineOptions):
     def __post_init__(self) -> None:
         check_options(self)
         strategy, penalty = self.strategy, self.limits.repetition_penalty
+        if self.drafts is None and not self.path:
+            object.__setattr__(self, "drafts", "copy")
         stock_or_alone = strategy in ("fairseq", "drafter")
         refused = {
             f"--controller {self.controller.name}": strategy != "specdec"
@@ -94,23 +106,26 @@ class Settings(EngineOptions):
             "--sampling": stock_or_alone and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             "--trace": self.trace and strategy not in TRACED,
+            f"--controller {self.controller.name} --drafts {self.drafts}": self.drafts_text
+            and self.controller.name not in CHAINS,
             f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
         }
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: cannot be had with --strategy {strategy}")
-        if self.drafts and not self.path:
+        if self.uses_drafter and not self.path:
             raise ValueError(
                 f"--path: give the drafter's checkpoint (or a pair's folder and no --AR-path); "
                 f"--strategy {strategy} needs one"
             )
         if strategy != "drafter" and not self.ar_path:
             raise ValueError(
-                f"--AR-path: give the verifier's checkpoint; --strategy {strategy} needs one"
+                f"--AR-path: give the verifier's checkpoint, or a pair's folder or a checkpoint as "
+                f"PAIR; --strategy {strategy} needs a verifier"
             )
         engine = "eager" if strategy == "fairseq" else self.engine
         engine_name(engine, self.precision, self.device)  # or a refusal
-        if self.drafts:
+        if self.uses_drafter:
             check_drafter(engine, self.precision, self.drafter_precision, self.device)
 
     @classmethod
@@ -134,14 +149,27 @@ class Settings(EngineOptions):
         }
 
     @property
-    def drafts(self) -> bool:
-        """True if the strategy uses a drafter."""
-        return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)
+    def uses_drafter(self) -> bool:
+        """True if a trained drafter is needed."""
+        drafts = self.strategy == "specdec" and self.controller.drafts and not self.drafts_text
+        return self.strategy == "drafter" or drafts
+
+    @property
+    def drafts_text(self) -> bool:
+        """True if drafts are texts, which a copy of the verifier may write."""
+        drafts = self.strategy == "specdec" and self.controller.drafts
+        return drafts and self.drafts is not None
+
+    @property
+    def copy_precision(self) -> str:
+        """The precision of a copy that writes drafts."""
+        gpu = torch.device(self.device).type == "cuda"
+        return self.drafter_precision or ("float16" if gpu else "int8")
 
     @property
     def by_ctranslate2(self) -> bool:
         """True if CTranslate2 is to decode, if it can."""
-        decodes = self.strategy in TRACED and not self.drafts
+        decodes = self.strategy in TRACED and not (self.uses_drafter or self.drafts_text)
         return decodes and self.ar_backend == CTRANSLATE2
 
     @property

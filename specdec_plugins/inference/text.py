@@ -150,6 +150,12 @@ class TextCodec:
         ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
+    def encode_draft(self, text: str) -> Tensor:
+        """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble."""
+        segmented = self.segment(LINE_ENDS.sub(" ", text).strip())
+        ids: Tensor = self.target.encode_line(segmented, add_if_not_exist=False).long()
+        return torch.cat([ids.new_tensor(self.tokens.forced), ids])
+
     def segment(self, text: str) -> str:
         """Return the tokens of a text, with blanks between."""
         for segmenter in self.segmenters[:2]:

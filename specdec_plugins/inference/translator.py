@@ -18,6 +18,7 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.decoding.text_drafting import DRAFTS
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
@@ -58,6 +59,8 @@ class _Item(NamedTuple):
     source: Tensor
     prefix: Tensor
     """``(n,)`` tokens that the output is to begin with."""
+    draft: Tensor
+    """``(n,)`` tokens, EOS included, of a text that the output may resemble."""
 
 
 class Translator:
@@ -123,6 +126,7 @@ class Translator:
         window: int | None = None,
         seed: int | None = None,
         target_prefix: str | Iterable[str] | None = None,
+        drafts: Iterable[str] | None = None,
     ) -> Iterator[Translation]:
         """Yield one translation a line, in order, each as soon as it and all before it are known.
 
@@ -133,10 +137,12 @@ class Translator:
                 draws; None goes on with torch's own generator.
             target_prefix: the beginning of outputs, in segmented text: of all lines, or one a line,
                 where an empty one leaves it free; None is the settings' own.
+            drafts: a text for each line that its translation may resemble; the settings' ``drafts``
+                must be ``texts``.
 
         Raises:
             TypeError: ``lines`` is one string.
-            ValueError: there are not as many prefixes as lines.
+            ValueError: there are not as many prefixes or drafts as lines.
             InferenceError: a line that cannot be decoded so, after all lines before it.
         """
         if isinstance(lines, str):
@@ -150,6 +156,11 @@ class Translator:
         elif target_prefix is not None:
             pairs = zip(source, target_prefix, strict=True)
             source = (replace(line, target_prefix=prefix) for line, prefix in pairs)
+        if drafts is not None:
+            if self.settings.drafts != "texts":
+                raise ValueError("drafts: load the translator with Settings(drafts='texts', ...)")
+            drafted = zip(source, drafts, strict=True)
+            source = (replace(line, draft=draft) for line, draft in drafted)
         return self._translate(source, window or self.settings.window, seed)
 
     def _translate(
@@ -181,7 +192,7 @@ class Translator:
         fault = self.settings.limits.fault(len(ids), self.generator.positions)
         if fault is not None:
             raise InferenceError(f"line {line.number}: {fault}")
-        return _Item(line, ids, prefix)
+        return _Item(line, ids, prefix, self.codec.encode_draft(line.draft or ""))
 
     def _translate_window(
         self, lines: list[Line], items: list[_Item | None], seed: int | None
@@ -217,6 +228,9 @@ class Translator:
             "id": torch.arange(len(items), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
+        if any(item.line.draft for item in items):
+            drafts = collate_tokens([item.draft for item in items], target.pad())
+            sample["net_input"][DRAFTS] = drafts.to(device)
         forced = None
         if any(len(item.prefix) for item in items):
             forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import Controller, controller_of
+from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.controllers.simple import Auto, Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
@@ -117,15 +117,6 @@ def check_sources(
         for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
             if (fault := limits.fault(int(length), positions)) is not None:
                 raise ValueError(f"sentence {sentence} of {split}: {fault}")
-
-
-def refuse_controller(controller: Controller) -> None:
-    """Refuse a controller where there is no drafter."""
-    if controller.name not in ("auto", "constant", "none"):
-        raise ValueError(
-            f"--controller {controller.name}: there is no drafter; give both checkpoints, "
-            "--path drafter.pt:verifier.pt"
-        )
 
 
 def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:

@@ -53,12 +53,10 @@ from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.packed_encoder import use_plain_encoder
 from specdec_plugins.host.subword_codes import warn_of_locale
 from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
-from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.generation import (
     check_sources,
     generation_options,
-    refuse_controller,
     refuse_overrides,
     speculative_generator,
     warn_of_beam,
@@ -108,7 +106,6 @@ class TranslationSpecdecTask(TranslationTask):
         self._rows: int | None = None
         """The sentences of a batch, where the first generator is built after the batches, as by
         fairseq-generate: its clock starts right after that."""
-        self._built: type[BaseFairseqModel] = BaseFairseqModel
 
     @property
     def verifier(self) -> TransformerModelBase | None:
@@ -170,47 +167,21 @@ class TranslationSpecdecTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         use_plain_encoder(model)
         if isinstance(model, Drafter):
-            if (verifier := getattr(cfg, "init_encoder_from", None)) and model.encoder is not None:
-                init_encoder_from(model.encoder, verifier, self, model.exact_encoder)
-            self._check_drafter(self._begun(model))
+            if (start := getattr(cfg, "init_encoder_from", None)) and model.encoder is not None:
+                init_encoder_from(model.encoder, start, self, model.exact_encoder)
+            if self.cfg.blocks_per_sentence > 1 and not model.decoder.causal:
+                raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
+            self._begun(model)
+            if verifier is not None:
+                check_pair(model, verifier)
             self._slots = self.cfg.blocks_per_sentence * model.block_size
-        elif verifier is not None and not hasattr(model, "attach_verifier"):
-            raise ValueError("--AR-path: only drafters and heads learn from a verifier")
-        self._built = type(model)
         return model
-
-    def _check_drafter(self, drafter: Drafter) -> None:
-        if self.cfg.blocks_per_sentence > 1 and not drafter.decoder.causal:
-            raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
-        if self.verifier is not None:
-            check_pair(drafter, self.verifier)
-        elif drafter.encoder is None or drafter.uses_verifier_features:
-            raise ValueError(
-                "--share-verifier-encoder, --verifier-features: need the verifier: give it with "
-                "--AR-path"
-            )
 
     def _begun(self, drafter: Drafter) -> Drafter:
         """Let a drafter's targets begin as the verifier's do."""
         if self.language_tokens.begin is not None:
             drafter.begin = self.language_tokens.begin
         return drafter
-
-    def build_criterion(self, cfg: FairseqDataclass, **kwargs: object) -> FairseqCriterion:
-        """Build the criterion as fairseq does.
-
-        Raises:
-            ValueError: one that does not train the model that was built.
-        """
-        criterion = super().build_criterion(cfg, **kwargs)
-        kinds = (Drafter, AcceptanceHeadModel)
-        kind = next((kind for kind in kinds if issubclass(self._built, kind)), None)
-        if self._trains and getattr(criterion, "trains", None) is not kind:
-            raise ValueError(
-                "--criterion: glat_loss trains drafters, acceptance_loss heads, and others other "
-                f"models; this is a {self._built.__name__}"
-            )
-        return criterion
 
     def state_dict(self) -> dict[str, object]:
         """Return the dictionaries' fingerprints and the languages, for checkpoints."""
@@ -381,7 +352,6 @@ class TranslationSpecdecTask(TranslationTask):
         options = generation_options(args, self.cfg)
         unprinted = {self.language_tokens.target} - {None}
         if not drafters:
-            refuse_controller(self.controller)
             check_stock_search(vars(options))
             more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
             rest = seq_gen_cls, more, prefix_allowed_tokens_fn

@@ -120,26 +120,18 @@ def test_what_the_published_script_keeps_and_copies(tmp_path: Path) -> None:
 
 def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verifier = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
-    (tmp_path / "junk.pt").write_bytes(b"junk")
-    (tmp_path / "folder").mkdir()
     state = torch.load(verifier, weights_only=False)
-    parts = {}
-    for name, side in (("no_encoder", "decoder"), ("no_decoder", "encoder")):
-        parts[name] = {k: v for k, v in state["model"].items() if k.startswith(side)}
-        torch.save({**state, "model": parts[name]}, tmp_path / f"{name}.pt")
+    decoder = {k: v for k, v in state["model"].items() if k.startswith("decoder")}
+    torch.save({**state, "model": decoder}, tmp_path / "no_encoder.pt")
     state["cfg"]["model"]._name = state["cfg"]["model"].arch = "block"
     torch.save(state, tmp_path / "drafter.pt")
     output = tmp_path / "out.pt"
     cases = [
         ("nothing.pt", output, "no such file"),
-        ("junk.pt", output, "not a checkpoint, or truncated or damaged"),
         ("no_encoder.pt", output, "is no whole Transformer: encoder."),
-        ("no_decoder.pt", output, "is no whole Transformer: decoder."),
         ("drafter.pt", output, "is a drafter, not a verifier"),
-        ("verifier.pt", tmp_path / "folder", "is a folder; name a file in it"),
         ("verifier.pt", verifier, "is the same file as VERIFIER"),
         ("verifier.pt", tmp_path / "nowhere" / "out.pt", "its folder cannot be written to"),
-        ("verifier.pt", Path("/dev/null/out.pt"), "its folder cannot be written to"),
     ]
     for source, target, message in cases:
         code, out, err = run_script(tmp_path / source, target, capsys=capsys)

@@ -342,18 +342,19 @@ def test_engine_and_dependence_are_reported(
         ("--AR-path codes", 1, "codes: not a checkpoint"),
         ("--AR-path wide.pt --path shared.pt", 1, "verifier's is 32"),
         ("--AR-path= --path shared.pt --strategy drafter", 2, "--AR-path"),
-        ("--path= --strategy specdec", 2, "--path: give the drafter"),
+        ("--path= --strategy drafter", 2, "--path: give the drafter"),
+        ("--drafts source --controller tree", 2, "--controller tree --drafts source: cannot be"),
         ("--AR-path= --strategy AR", 2, "--AR-path: give the verifier"),
         ("--block-size 5", 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         ("--controller clever", 2, "--controller clever: must be one of constant, heur"),
         ("--controller acceptance-head", 2, "acceptance-head: there is no acceptance head"),
+        ("--min-len 20", 2, "--min-len 20: is above the maximum length"),
         ("--controller heuristic --strategy AR", 2, "--controller heuristic: cannot be"),
         ("--batch 0", 2, "--batch 0: must be at least 1"),
         ("--fp16 --bf16", 2, "--fp16, --bf16, --fp64: give one of them"),
         ("--sampling --controller oracle", 2, "--controller oracle: looks at drafted"),
         ("-s de -t en", 1, "translates from en to de; give -s en -t de, or neither"),
         ("--source-lang fr", 1, "dict.fr.txt: no such file; its folder must hold"),
-        ("--min-len 20", 1, "--min-len 20: is above the maximum length"),
         ("--no-such-flag", 2, "unrecognized arguments: --no-such-flag"),
         ("--user-dir no_such_folder", 2, "--user-dir no_such_folder: no such folder"),
         ("--input-path missing", 1, "missing: cannot be read"),
@@ -491,3 +492,32 @@ def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: l
     assert err.splitlines() == [
         "inference.py: interrupted; the lines written so far are complete (see --resume)"
     ]
+
+
+def test_drafts_are_lines_of_a_file(world: Path, tmp_path: Path, run: RunScript) -> None:
+    """They may be too few, and go on with the lines after --resume."""
+    assert run("--strategy", "AR") == 0
+    drafts, output, stats = tmp_path / "drafts", tmp_path / "out.txt", tmp_path / "stats"
+    expected = output.read_text()
+    lines = expected.splitlines(keepends=True)
+    drafts.write_text("".join(lines[:4]))
+    flags = "--drafts", str(drafts), "--stats-json", str(stats)
+    assert run(*flags) == 1
+    assert output.read_text() == "".join(lines[:4])
+    drafts.write_text(expected)
+    assert run(*flags, "--resume") == 0
+    assert output.read_text() == expected
+    assert json.loads(stats.read_text())["steps"] == len(SENTENCES) - 4
+
+
+def test_a_verifier_alone(world: Path, tmp_path: Path, run: RunScript) -> None:
+    """Its dictionaries may be elsewhere."""
+    assert run("--strategy", "AR") == 0
+    expected = (tmp_path / "out.txt").read_text()
+    alone = tmp_path / "alone" / "model.pt"
+    alone.parent.mkdir()
+    alone.write_bytes((world / "verifier.pt").read_bytes())
+    paths = {"path": None, "AR_path": None}
+    assert run(data=alone, **paths) == 1
+    assert run("--dictionaries", str(world), data=alone, **paths) == 0
+    assert (tmp_path / "out.txt").read_text() == expected

@@ -11,11 +11,9 @@ import torch
 from conftest import make_dictionary, make_task, make_verifier
 from drafters import make_causal
 from fairseq.logging import metrics
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
-from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, weighted_loss
+from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
     RelaxedRule,
@@ -98,23 +96,6 @@ def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
     assert len(losses()) == 1
     assert len(losses(seeds=torch.tensor([5, 6, 7]))) == 1
     assert len(set.union(*(losses(seeds=torch.tensor([seed] * 3)) for seed in range(9)))) > 1
-
-
-@given(rate=st.floats(0.02, 0.98), weight=st.floats(0.1, 20.0))
-def test_the_weight_does_not_move_the_best_prediction(rate: float, weight: float) -> None:
-    """The gradient is 0 where the predicted probability is the true one."""
-    logit = torch.tensor([math.log(rate / (1 - rate))], dtype=torch.float64, requires_grad=True)
-    both = logit.expand(2)
-    one = torch.ones(1, dtype=torch.float64)
-    loss, size = weighted_loss(both[:1] * 1.0, one, one, weight)
-    rejected, rejected_size = weighted_loss(both[1:] * 1.0, 0 * one, one, weight)
-    # A probability as label is the mean over what it may come to.
-    mean, mean_size = weighted_loss(both[:1].detach(), rate * one, 3 * one, weight)
-    assert float(mean) == pytest.approx(3 * (rate * float(loss) + (1 - rate) * float(rejected)))
-    assert float(mean_size) == pytest.approx(3 * (rate * size + (1 - rate) * rejected_size))
-    (rate * loss + (1 - rate) * rejected).backward()
-    assert logit.grad is not None
-    assert abs(float(logit.grad)) < 1e-9
 
 
 def test_metrics_are_means_over_decided_slots() -> None:

@@ -227,21 +227,6 @@ def test_logged_means() -> None:
     assert reduced([summed]) == pytest.approx(found)
 
 
-def test_nothing_scored_is_logged_as_zero() -> None:
-    """And it does not move the averages of what was scored before and after."""
-    sample = make_sample([9, 6], [[4], [2]])
-    _, _, log = criterion()(make_causal(), sample)
-    zeros = {key: value * 0 for key, value in log.items()}
-    for empty in ([], [{}], [zeros]):
-        found = reduced(empty)
-        assert found == {"loss": 0, "nll_loss": 0, "glat_accu": 0, "glat_context_p": 0}
-        with metrics.aggregate(new_root=True) as aggregator:
-            for part in ([log], empty):
-                GlatLoss.reduce_metrics(part)
-        both = {key: float(value) for key, value in aggregator.get_smoothed_values().items()}
-        assert both == reduced([log])
-
-
 def test_nothing_scored_is_a_loss_of_zero_with_a_gradient() -> None:
     """With every wrong slot shown and none right, none is left."""
     model = make_causal()

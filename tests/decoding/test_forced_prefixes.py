@@ -17,7 +17,6 @@ from strict import (
     assert_beam1,
     beam1,
     check_beam1,
-    endless,
     make_drafter,
     specdec,
     verifier,
@@ -90,18 +89,6 @@ def test_each_row_begins_with_its_own(
             assert hypothesis["forced"] == len(words)
 
 
-@pytest.mark.parametrize("name", [None, "block", "causal, features"])
-def test_pad_leaves_a_row_free(name: str | None) -> None:
-    batch = make_batch(LENGTHS, seed=1)
-    forced = prefixes([], WORDS, [6], [])
-    found, _ = counted(specdec(name, min_len=0), batch, prefix_tokens=forced)
-    free = specdec(name, min_len=0).generate([], batch)
-    for row in (0, 3):
-        assert found[row]["tokens"].tolist() == free[row][0]["tokens"].tolist()
-    nothing, _ = counted(specdec(name), batch, prefix_tokens=torch.full((4, 2), PAD))
-    assert not any(h["forced"] for h in nothing)
-
-
 @pytest.mark.parametrize("name", [None, "causal"])
 @pytest.mark.parametrize("min_len", [1, 3])
 def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_len: int) -> None:
@@ -113,16 +100,6 @@ def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_
     assert [len(h["tokens"]) for h in found[:3]] == [1, 2, 3]
     longer, _ = counted(specdec(name, min_len=7), batch, prefix_tokens=prefixes(*[[8]] * 6))
     assert all(len(h["tokens"]) >= 8 for h in longer)
-
-
-@pytest.mark.parametrize("name", [None, "causal"])
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_the_maximum_length_wins(name: str | None, most: int) -> None:
-    generator = specdec(name, model=endless(), max_len_b=most)
-    forced = prefixes(WORDS, [], [7], [6, EOS])
-    found, _ = counted(generator, make_batch(LENGTHS, seed=3), prefix_tokens=forced)
-    assert [h["forced"] for h in found] == [min(most, 3), 0, 1, 1]
-    assert len(found[0]["tokens"]) == most + 1
 
 
 @pytest.mark.parametrize("name", [None, "block", "causal, all shared"])

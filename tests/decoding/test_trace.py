@@ -184,19 +184,3 @@ def test_q_and_head_are_what_controllers_go_by(name: str, kind: str, sampled: bo
             if p is not None and q:
                 assert ratio == pytest.approx(min(1.0, p / q), rel=1e-4)
     assert len(lengths) != 1
-
-
-@pytest.mark.parametrize("kind", ["block", "causal, all shared"])
-def test_drawn_tokens_are_accepted_as_often_as_is_told(kind: str) -> None:
-    """Each whose slot was reached: so many are accepted that the surplus, over its standard
-    deviation, is as good as normal."""
-    surplus = variance = 0.0
-    for seed in range(40):
-        for found in traced_hypotheses("constant", kind, True, seed):
-            for step in found["trace"]:
-                reached = step.accepted + (step.bonus is not None and step.accepted < K)
-                for place, chance in enumerate(step.p_acc[:reached]):
-                    surplus += (place < step.accepted) - chance
-                    variance += chance * (1 - chance)
-    assert variance > 20
-    assert abs(surplus) < 4 * variance**0.5

@@ -92,33 +92,6 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(
     assert [file.read_text() for file in tmp_path.iterdir()] == ["precious"] * there
 
 
-def device(folder: Path, name: str) -> Path:
-    """A device of the same kind as ``/dev/null`` or ``/dev/full``, which nobody would miss."""
-    path = folder / name
-    try:
-        os.mknod(path, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
-        path.open("wb").close()
-    except (OSError, AttributeError):
-        pytest.skip("devices can be made, and used, by root alone, on some file systems")
-    return path
-
-
-@pytest.mark.parametrize("name", ["null", "full"])
-@pytest.mark.parametrize("linked", [True, False])
-def test_a_device_stays_one(tmp_path: Path, write: Write, name: str, linked: bool) -> None:
-    path = asked = device(tmp_path, name)
-    if linked:
-        asked = tmp_path / "link"
-        asked.symlink_to(path)
-    if name == "null":
-        write(asked)
-    else:
-        with pytest.raises((CheckpointError, InferenceError, OSError), match="No space left"):
-            write(asked)
-    assert stat.S_ISCHR(path.stat().st_mode)
-    assert len(list(tmp_path.iterdir())) == 1 + linked
-
-
 def test_a_fifo_is_written_to(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
@@ -130,13 +103,6 @@ def test_a_fifo_is_written_to(tmp_path: Path, write: Write) -> None:
     assert len(got[0]) > 16
     assert path.is_fifo()
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_a_folder_stays_one(tmp_path: Path, write: Write) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises((CheckpointError, InferenceError, OSError, ValueError)):
-        write(tmp_path / "folder")
-    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
 def test_a_name_as_long_as_can_be(tmp_path: Path, write: Write) -> None:

@@ -249,22 +249,6 @@ def test_weights_learn_where_glancing_and_autocast_meet(name: str) -> None:
         assert parameter.grad is not None, key
 
 
-def test_glancing_counts_what_the_first_pass_got_right() -> None:
-    """Accuracy is that of the pass in which nothing was shown."""
-    model = drafter_of("plain")
-    arguments = inputs([9, 7, 8], [[4, 0], [0, 6], [2, 2]])
-    plain = model(*arguments)
-    glanced = model(*arguments, glancing_ratio=1.0)
-    assert torch.equal(plain.glanced_correct, glanced.glanced_correct)
-    assert torch.equal(
-        plain.glanced_correct, (slot_logits(plain).argmax(-1) == plain.blocks.gold) & plain.scored
-    )
-    right = glanced.blocks.scored & glanced.glanced_correct
-    # All wrong ones, as many as that, are shown: what remains is as many as were right.
-    assert torch.equal(glanced.scored.sum(-1), right.sum(-1))
-    assert torch.equal(plain.scored, plain.blocks.scored)
-
-
 class TestPreviousTokenHead:
     """``--previous-token-head``: a slot's token is chosen knowing the one before it."""
 

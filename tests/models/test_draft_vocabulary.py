@@ -15,7 +15,7 @@ from scripted import traced
 
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, StrictRule
-from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.openvino import OpenVinoEngine
@@ -101,19 +101,6 @@ def test_drafts_are_of_the_list(
         assert [row["tokens"].tolist() for row in found] == [
             row["tokens"].tolist() for (row,) in plain
         ]
-
-
-@pytest.mark.parametrize("unkpen", [0.0, 0.5])
-@pytest.mark.parametrize("tokens", [[EOS, 5], [EOS, 5, 9, 14], list(range(EOS, ENTRIES, 2))])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_drafter_alone_writes_no_others(kind: str, tokens: list[int], unkpen: float) -> None:
-    limits = GenerationLimits(max_len_b=14, unkpen=unkpen)
-    generator = build_drafter_alone(
-        make(kind, tokens), make_verifier(), make_dictionary(), limits=limits
-    )
-    found = generator.generate([], make_batch([5, 3, 9, 1], seed=3))
-    written = {token for (row,) in found for token in row["tokens"].tolist()}
-    assert written <= {*tokens, EOS}
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from trained import Trained
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.host.packed_encoder import without_copies
 
-Launch = Callable[[str, Path], list[str]]
-"""The command of two processes, from flags and a folder."""
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
 # No dropout, whose masks depend on how sentences are batched. Adam divides a gradient by its size:
 # with its usual epsilon, the rounding errors of a gradient that is all but 0 would be steps too.
@@ -29,39 +26,16 @@ FLAGS = (
     "--adam-eps 1e-3 --max-tokens 30 --max-update 6 --save-interval-updates 1"
 )
 TOGETHER = (
-    "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method {} "
+    "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method env:// "
     "--distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
 )
-FORK = """
-import os, signal, sys
-from fairseq_cli.train import cli_main
-forked = os.fork()
-sys.argv = [argument.replace("$RANK", str(int(not forked))) for argument in sys.argv]
-try:
-    cli_main()
-except BaseException:
-    if forked:
-        os.kill(forked, signal.SIGKILL)
-    raise
-assert not forked or os.wait()[1] == 0
-"""
-"""Two processes that train, for the imports of one."""
 
 
-def by_fork(flags: str, folder: Path) -> list[str]:
-    together = TOGETHER.format(f"file://{folder}/meeting")
-    return [sys.executable, "-c", FORK, *flags.split(), *together.split()]
-
-
-def by_readme(flags: str, folder: Path) -> list[str]:
-    """The README's command."""
-    train = f"exec {sys.executable} -m fairseq_cli.train {flags} {TOGETHER.format('env://')}"
+def run_two(flags: str) -> list[dict[str, Any]]:
+    """Train by the README's command; return the logs of validation."""
+    train = f"exec {sys.executable} -m fairseq_cli.train {flags} {TOGETHER}"
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 --no-python"
-    return [sys.executable, *launcher.split(), "bash", "-c", train]
-
-
-def run_two(command: list[str]) -> list[dict[str, Any]]:
-    """Returns the logs of validation."""
+    command = [sys.executable, *launcher.split(), "bash", "-c", train]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     output = done.stdout + done.stderr
@@ -76,13 +50,11 @@ def mean_loss(state: dict[str, Any]) -> float:
     return float(meters["loss"]["sum"] / meters["loss"]["count"])
 
 
-def check_two_are_one(
-    data: Path, folder: Path, flags: str, *figures: str, launch: Launch = by_fork
-) -> None:
+def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> None:
     one, two = folder / "one", folder / "two"
     logs = run_train(data, one, f"{flags} --update-freq 2").of("valid")
     flags = f"{data} --save-dir {two} {COMMON} {flags} --user-dir {PACKAGE}"
-    other = run_two(launch(flags, folder))
+    other = run_two(flags)
     names = sorted(path.name for path in one.glob("checkpoint_[0-9]*.pt"))
     assert len(names) >= 6
     assert names == sorted(path.name for path in two.glob("checkpoint_[0-9]*.pt"))
@@ -100,11 +72,10 @@ def check_two_are_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", [by_fork, by_readme])
-def test_a_drafter(trained: Trained, tmp_path: Path, launch: Launch) -> None:
+def test_a_drafter(trained: Trained, tmp_path: Path) -> None:
     flags = f"{FLAGS} --AR-path {trained.verifier}"
     figures = ("valid_loss", "valid_acc_0", "valid_acceptance_length")
-    check_two_are_one(trained.data, tmp_path, flags, *figures, launch=launch)
+    check_two_are_one(trained.data, tmp_path, flags, *figures)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from stand_ins import STAND_INS
 from trained import DRAFTER
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant
@@ -101,13 +100,6 @@ def test_training_begins_where_decoding_does(world: World) -> None:
     assert sample["target"][:, :forced].eq(tokens.target or 0).all()
     task.valid_step(sample, drafter.eval(), GlatLoss(task, 0.1, True, 0.0))
     assert int(sample["cuts"].min()) == forced
-
-
-def test_what_was_trained_names_its_languages(world: World) -> None:
-    """So that fairseq's commands, which load it first, have them."""
-    state = load_state(world.drafter)
-    assert state["multilingual"] == load_state(world.verifier)["multilingual"]
-    assert load_drafter(world.drafter, world.task()).begin
 
 
 def test_a_head(world: World, tmp_path: Path) -> None:

@@ -309,34 +309,9 @@ class TestValidation:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("flags", "message"),
-        [
-            (
-                f"{CAUSAL_FLAGS} --share-verifier-encoder",
-                "need the verifier: give it with --AR-path",
-            ),
-            (
-                CAUSAL_FLAGS.replace("glat_loss", "cross_entropy"),
-                "glat_loss trains drafters, .* Block",
-            ),
-            (
-                f"--task translation_specdec --arch transformer --criterion glat_loss {SIZES}",
-                "trains drafters, .* Transformer",
-            ),
-            (
-                f"--task translation_specdec --arch transformer --AR-path VERIFIER {SIZES}",
-                "--AR-path: only drafters and heads",
-            ),
-        ],
-    )
-    def test_what_cannot_be_trained_is_told_before(
-        self, flags: str, message: str, data: Path, verifier: Path, tmp_path: Path
-    ) -> None:
-        flags = flags.replace("VERIFIER", str(verifier))
-        with pytest.raises(ValueError, match=message):
-            run_train(data, tmp_path, f"{flags} --max-update 1")
-        assert not list(tmp_path.glob("crash.pt"))
+    def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
+            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2 --max-update 1")
 
     @pytest.mark.parametrize(
         ("cfg", "message"),

@@ -49,7 +49,7 @@ class AcceptanceRule:
         Raises:
             ValueError: options that contradict each other.
         """
-        raise NotImplementedError
+        return cls()
 
     def __str__(self) -> str:
         options = ", ".join(f"{name} {value}" for name, value in self.values.items())
@@ -58,7 +58,7 @@ class AcceptanceRule:
     @property
     def values(self) -> dict[str, Any]:
         """The values of options that select this rule."""
-        return {}
+        return dict(vars(self))
 
     @property
     def flags(self) -> str:
@@ -117,10 +117,6 @@ class StrictRule(AcceptanceRule):
     def __str__(self) -> str:
         return self.name
 
-    @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> StrictRule:
-        return cls()
-
     @property
     def values(self) -> dict[str, Any]:
         return {"beta": 1, "tau": 0.0}
@@ -143,10 +139,6 @@ class RelaxedRule(AcceptanceRule):
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> RelaxedRule | None:
         return cls(values["beta"], values["tau"]) if values["beta"] > 1 else None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        return {"beta": self.beta, "tau": self.tau}
 
     def agrees(
         self, verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor

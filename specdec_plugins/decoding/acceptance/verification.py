@@ -92,9 +92,10 @@ class Accepted:
     tokens: Tensor
     """``(rows, n)`` these tokens, then padding."""
     sources: Tensor
-    """``(rows, n)`` the token that the verifier read before each, counted from the root, 0."""
+    """``(rows, n)`` the token before each: 0 is the last one of the step before, i > 0 the i-th
+    drafted one."""
     committed: list[int]
-    """The number of tokens to commit."""
+    """The number of tokens to commit, bonus token included."""
     accepted: list[int]
     """Drafted tokens among them; not an EOS that the length limit forces."""
     verified: list[int]

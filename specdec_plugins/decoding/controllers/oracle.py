@@ -38,20 +38,12 @@ class Oracle(Controller):
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
         hypotheses = [row[0] for row in decode(Constant(max_draft=self.max_length))]
-        self.foresee([h["accepted"] for h in hypotheses], [h["forced"] for h in hypotheses])
-
-    def foresee(self, accepted: Sequence[Sequence[int]], forced: list[int]) -> None:
-        """Learn the next batch.
-
-        Args:
-            accepted: for each sentence, the drafted tokens that each step of whole blocks commits.
-            forced: for each sentence, the number of tokens before the first step.
-        """
+        self._forced = [hypothesis["forced"] for hypothesis in hypotheses]
+        # The drafted tokens that a step of whole blocks commits, by the position where it begins.
         self._plans = [
             dict(zip(accumulate((count + 1 for count in steps), initial=begin), steps))
-            for steps, begin in zip(accepted, forced, strict=True)
+            for steps, begin in zip((h["accepted"] for h in hypotheses), self._forced)
         ]
-        self._forced = forced
 
     def start(self, rows: int) -> list[int]:
         return self._lengths(range(rows), self._forced)

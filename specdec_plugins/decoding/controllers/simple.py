@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -263,15 +263,6 @@ class Auto(Tree):
         "tree, but in batches on a CPU nothing unless output is relaxed; constant with a drafter "
         "of --arch block"
     )
-
-    def resolved(self, causal: bool, max_rows: int | None = None) -> Controller:
-        """Return trees, in batches of at most ``max_rows``; for a published drafter, which is not
-        ``causal``, whole blocks as published, unless there are options of trees."""
-        is_default = self.tree_nodes == Tree.tree_nodes and self.redraft_below == Tree.redraft_below
-        if not causal and is_default:
-            return Constant(min_draft=self.min_draft, max_draft=self.max_draft)
-        options = {option.name: getattr(self, option.name) for option in fields(Tree)}
-        return Tree(**{**options, "max_rows": self.max_rows or max_rows})
 
 
 @register

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring
-from specdec_plugins.decoding.batch import Rows
+from specdec_plugins.decoding.batch import Results, Rows
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
-from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -150,14 +149,6 @@ class VerifierStep(CachedStep):
         return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
 
 
-class Scored(NamedTuple):
-    """The results of a :class:`VerifierStep`."""
-
-    logits: Tensor
-    states: Tensor
-    normalisers: Tensor
-
-
 class CachedVerifier:
     """A :class:`VerifierStep` with a cache of every row's committed tokens."""
 
@@ -195,8 +186,10 @@ class CachedVerifier:
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
-    def score(self, last: Sequence[int], draft: Draft, lengths: list[int]) -> Scored:
-        """Score a draft; the next call overwrites the results.
+    def score(
+        self, last: Sequence[int], draft: Draft, lengths: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the results of :class:`VerifierStep`; the next call overwrites them.
 
         Args:
             last: the last committed token of each row, EOS at the start.
@@ -208,10 +201,11 @@ class CachedVerifier:
             mask = None if mask is None else mask.to(device)
             tokens, positions = tokens.to(device), positions.to(device)
         rest = self._table, self._memory, self._memory_mask
-        results = self._cache.run(self._run, longest, mask, tokens, positions, *rest)
-        if tokens.shape != (len(lengths), new):
-            results = tuple(result[: len(lengths), :new] for result in results)
-        return Scored(*results)
+        logits, states, normalisers = (
+            result if tokens.shape == (len(lengths), new) else result[: len(lengths), :new]
+            for result in self._cache.run(self._run, longest, mask, tokens, positions, *rest)
+        )
+        return logits, states, normalisers
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]

@@ -17,7 +17,6 @@ from controlled import (
     make_policy,
     verifier,
 )
-from drafters import slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY, corrupted, scripted_generator, traced
@@ -25,7 +24,7 @@ from strict import beam1
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.controllers.simple import Constant, Tree
+from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -286,56 +285,6 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
             compared += new
     assert several
     assert compared > 12
-
-
-class Twice(Constant):
-    """Drafts in the first step and in one after it."""
-
-    def __init__(self, second: int) -> None:
-        super().__init__(max_draft=K)
-        self.second = second
-
-    def start(self, rows: int) -> list[int]:
-        self.step = 0
-        return super().start(rows)
-
-    def observe(self, result: StepResult) -> list[int]:
-        self.step += 1
-        return [K * (self.step == self.second)] * len(result.rows)
-
-
-@pytest.mark.parametrize("kind", sorted({*DRAFTERS} - {"causal, all shared"}))
-@pytest.mark.parametrize("lengths", [[6], [6, 2, 9, 1, 4]])
-@pytest.mark.parametrize("second", [1, 2, 5])
-def test_a_drafter_catches_up(kind: str, lengths: list[int], second: int) -> None:
-    """After steps without a draft it drafts what it drafts at that position otherwise."""
-    batch = make_batch(lengths, seed=3)
-    generator = make_generator(kind, Twice(second), 20)
-    compared = 0
-    for row, hypothesis in enumerate(assert_exact(generator, batch)):
-        steps = hypothesis["trace"]
-        if second >= len(steps):
-            continue
-        assert [len(step.drafted) for step in steps if step.drafted] == [K, K]
-        prefix = hypothesis["tokens"][: sum(step.committed for step in steps[:second])]
-        assert steps[second].drafted == fresh_draft(kind, batch, row, prefix)
-        compared += 1
-    assert compared
-
-
-def fresh_draft(kind: str, batch: Any, row: int, prefix: torch.Tensor) -> list[str]:
-    """The drafter's own choice after a prefix, from the training pass."""
-    model = drafter(kind)
-    net_input = batch["net_input"]
-    length = int(net_input["src_lengths"][row])
-    source = net_input["src_tokens"][row : row + 1, -length:]
-    target = torch.nn.functional.pad(prefix, (0, K), value=5)[None]
-    cuts = torch.tensor([[len(prefix)]])
-    lengths = torch.tensor([length])
-    with torch.no_grad():
-        logits = slot_logits(model(source, lengths, target, cuts))[0, 0]
-    logits[..., DICTIONARY.pad()] = -torch.inf
-    return [DICTIONARY[token] for token in logits.argmax(-1).tolist()]
 
 
 def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controlled import HEAD, drafter, verifier
+from controlled import drafter, verifier
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import (
@@ -15,7 +15,7 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.build import build_generator, recommended
-from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
+from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,
     Auto,
@@ -57,18 +57,6 @@ def test_what_does_not_fit_the_drafter_is_refused(options: Any) -> None:
         build_generator(verifier(), drafter("causal"), DICTIONARY, controller=options)
 
 
-@pytest.mark.parametrize("name", sorted(CONTROLLERS))
-def test_every_name_has_its_controller(name: str) -> None:
-    """Options of other controllers are ignored."""
-    options = controller_of({"controller": name, "max_draft": 3, "tree_nodes": 7, "other": 1})
-    controller = options.ready(4, HEAD)
-    assert (controller.name, options.describe()["controller"]) == (name, name)
-    trees = name in ("tree", "auto")
-    assert controller.depth == (3 if trees else 0)
-    assert controller.max_length == (7 if trees else 3 if controller.drafts else 0)
-    assert controller.drafts == (name != "none")
-
-
 @pytest.mark.parametrize(
     ("given", "causal", "taken"),
     [
@@ -84,12 +72,12 @@ def test_every_name_has_its_controller(name: str) -> None:
 def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
     """The published kind of drafter, which is not causal, has what was published, unless trees are
     asked for."""
-    found = Auto(**given)
-    assert found.resolved(causal).name == taken
-    if taken == "tree":
-        assert found.resolved(causal) == Tree(**given)
     kind = "causal" if causal else "block"
-    built = build_generator(verifier(), drafter(kind), DICTIONARY, controller=found)
+    found = recommended(Auto(**given), drafter(kind), StrictRule(), EagerEngine())
+    assert found.name == taken
+    if taken == "tree":
+        assert found == Tree(**{"max_rows": 2, **given})
+    built = build_generator(verifier(), drafter(kind), DICTIONARY, controller=Auto(**given))
     assert built.controller.name == taken
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedHead, make_result
 
-from specdec_plugins.decoding.controllers.oracle import Oracle
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,
     Confidence,
@@ -133,22 +132,3 @@ def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> N
     rows = [[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, NAN, 0.0]]
     assert controller.verify_lengths(draft(rows)).tolist() == verified
     assert controller.start(4) == controller.observe(make_result([0] * 4, [3] * 4)) == [3] * 4
-
-
-def test_oracle_goes_by_what_it_was_told() -> None:
-    """Committed: 3 + 1, 0 + 1, and 2 with the end among them; 0 + 1 and 1."""
-    controller = Oracle(max_draft=3)
-    for _ in range(2):
-        controller.foresee([[3, 0, 2], [0, 1]], [0, 0])
-        assert controller.start(2) == [3, 0]
-        block = draft([[0.5] * 3] * 2)
-        assert controller.verify_lengths(block).tolist() == [3, 0]
-        assert controller.observe(make_result([3, 0], [3, 0])) == [0, 3]
-        assert controller.verify_lengths(block).tolist() == [0, 1]
-        # The second row ends, and leaves; the first one has no draft, and then the end.
-        result = make_result([0, 1], [0, 1], ended=(1,), lengths=[5, 2])
-        assert controller.observe(result)[0] == 3
-        assert controller.verify_lengths(draft([[0.5] * 3])).tolist() == [2]
-        # Where it was told of nothing, it verifies the whole block.
-        assert controller.observe(make_result([1], [2], lengths=[7])) == [3]
-        assert controller.verify_lengths(draft([[0.5] * 3])).tolist() == [3]

@@ -68,13 +68,3 @@ def test_acceptance_goes_as_far_as_each_rows_own_tokens(
         assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]]), None).accepted == [2, 1]
         assert eos.accept(rule, forced, None).accepted == [1, 1]
         assert eos.accept(rule, forced, [0, 1]).accepted == [0, 1]
-
-
-@pytest.mark.parametrize("rule", [StrictRule(), SamplingRule()])
-def test_nothing_drafted(rule: StrictRule | SamplingRule) -> None:
-    """A step then commits the verifier's next token, and no pass of the drafter is counted."""
-    empty = ChainDraft.empty(2, torch.device("cpu"))
-    assert (empty.drafted, empty.called, empty.depths.tolist()) == ([0, 0], [False, False], [0])
-    accepted = empty.accept(rule, verify([[5], [EOS]]), None)
-    assert accepted.tokens.tolist() == [[5], [EOS]]
-    assert counts_of(accepted) == [[1, 1], [0, 0], [0, 0], [5, EOS], [False, True]]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +20,17 @@ from torch.utils._pytree import tree_leaves
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller
-from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.cuda_graphs import Buckets, Replay
+from specdec_plugins.engines.cuda_graphs import Replay
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.inference import Settings, load_translator
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=LACKING)
-PAIR = Path(__file__).resolve().parents[3] / "checkpoints" / "wmt.en-de"
 
 
 @pytest.fixture(scope="module")
@@ -135,42 +131,6 @@ def test_sizes_are_few_and_bounded(pair: Any) -> None:
     assert {shape.width for shape in shapes} == {16, 32}
     # The step, and what reads the source.
     assert len(shapes) < first == again <= 2 * len(shapes)
-
-
-@pytest.fixture(scope="module")
-def wmt() -> Any:
-    """The pair of newspapers, there."""
-    settings = Settings.of_model(PAIR, engine="eager", controller=Constant())
-    generator: Any = load_translator(settings).generator
-    with emulated():
-        on_gpu(generator.model, generator.drafter)
-    return generator.model, generator.drafter, generator.model.decoder.dictionary
-
-
-@pytest.mark.parametrize(
-    ("options", "most"),
-    [
-        (NoDrafts(), 110),
-        (Constant(), 220),
-        (Tree(tree_nodes=16), 260),
-    ],
-    ids=["AR", "chain", "tree"],
-)
-def test_what_a_step_launches(options: Controller, most: int, wmt: Any) -> None:
-    """Of the shipped pair, one row, in sizes of their own."""
-    engines = Engines.both(recorded(precision="float32", buckets=Buckets()))
-    with emulated() as emulation, torch.no_grad():
-        generator = build_generator(*wmt, controller=options, engines=engines)
-        resident = generator._resident
-        assert resident is not None
-        nodes = getattr(options, "tree_nodes", 0)
-        kind = Kind(8, nodes) if options.drafts else Kind()
-        step = resident.recorded(kind, Shape(1, 128, 32)).step
-        step.run()  # What is made once is made.
-        emulation.clear()
-        step.run()
-    assert 0 < emulation.counts["launches"] <= most
-    assert emulation.counts["waits"] == 0
 
 
 class Tape(TorchDispatchMode):

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1619,
+    "checkpoints": 1607,
     "cli": 1267,
     "criterions": 483,
     "data": 136,
@@ -40,7 +40,7 @@ CEILINGS = {
     "files": 612,
     "host": 362,
     "inference": 2327,
-    "jobs": 1539,
+    "jobs": 1538,
     "models": 1903,
     "tasks": 710,
 }

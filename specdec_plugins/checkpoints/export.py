@@ -30,7 +30,6 @@ from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
-"""A part of a configuration, by name."""
 DraftFrom = tuple[int, str] | Literal["all"]
 """A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
 
@@ -42,22 +41,17 @@ MAX_UNKNOWN = 0.02
 
 @dataclass(frozen=True)
 class Training:
-    """Facts about a training that its checkpoint may lack."""
+    """Languages of a training, source and target, and the folder of its dictionaries, whose
+    fingerprints are stored: fairseq's checkpoints may lack both."""
 
     languages: tuple[str | None, str | None] = (None, None)
-    """Source and target, which fairseq saves only if they were flags."""
     dictionaries: str | None = None
-    """The folder of the dictionaries, whose fingerprints are written into the checkpoint; those of
-    the plugin's tasks have them already."""
-
-
-UNKNOWN = Training()
 
 
 def export_checkpoint(
     source: str,
     target: str,
-    training: Training = UNKNOWN,
+    training: Training = Training(),
     draft_from: DraftFrom | None = None,
     as_transformer: bool = False,
     half: bool = False,
@@ -70,8 +64,7 @@ def export_checkpoint(
         half: write weights in float16.
 
     Raises:
-        CheckpointError: ``source`` or a dictionary cannot be read or does not fit, the draft
-            vocabulary cannot be chosen, or ``target`` cannot be written.
+        CheckpointError: a file cannot be read or written, or does not fit.
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -176,7 +169,6 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
 
 
 def _settings(config: type) -> Settings:
-    """Return the defaults of a configuration's dataclass."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
 

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1607,
-    "cli": 1271,
+    "cli": 1270,
     "criterions": 483,
     "data": 136,
     "decoding": 5336,

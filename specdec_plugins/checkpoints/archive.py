@@ -108,7 +108,6 @@ def _weight_fault(value: object) -> str | None:
 
 
 def _is_sound(name: str) -> bool:
-    """Return whether a zip archive is one as torch writes it, with correct checksums."""
     try:
         with zipfile.ZipFile(name) as archive:
             entries = archive.infolist()

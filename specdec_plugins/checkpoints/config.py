@@ -39,7 +39,6 @@ SUPPORTED = (
     "(`translation_multi_simple_epoch`), and this plugin's own"
 )
 AS_TRANSFORMER = "a checkpoint's fields that fairseq does not know leave the network as it is"
-"""Help of the flag."""
 
 # NormFormer's, which fairseq's Transformer reads and nothing declares.
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
@@ -203,7 +202,6 @@ def _converted(
 
 
 def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
-    """Return the type to which msgspec converts a field."""
     if get_origin(hint) is Union:
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
     if get_origin(hint) is list:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -29,7 +30,6 @@ from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
-"""A part of a configuration, by name."""
 DraftFrom = tuple[int, str] | Literal["all"]
 """A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
 
@@ -39,11 +39,19 @@ MAX_UNKNOWN = 0.02
 """Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
 
 
+@dataclass(frozen=True)
+class Training:
+    """Languages of a training, source and target, and the folder of its dictionaries, whose
+    fingerprints are stored: fairseq's checkpoints may lack both."""
+
+    languages: tuple[str | None, str | None] = (None, None)
+    dictionaries: str | None = None
+
+
 def export_checkpoint(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None] = (None, None),
-    dictionaries: str | None = None,
+    training: Training = Training(),
     draft_from: DraftFrom | None = None,
     as_transformer: bool = False,
     half: bool = False,
@@ -51,16 +59,12 @@ def export_checkpoint(
     """Write ``source`` to ``target`` without optimizer state or paths; return its size in bytes.
 
     Args:
-        languages: source and target, which fairseq saves only if they were flags of training.
-        dictionaries: the folder of the dictionaries of training, whose fingerprints are written
-            into the checkpoint; those of the plugin's tasks have them already.
         draft_from: a drafter's new vocabulary; None leaves it as it is.
         as_transformer: ignore fields that fairseq does not know.
         half: write weights in float16.
 
     Raises:
-        CheckpointError: ``source`` or a dictionary cannot be read or does not fit, the draft
-            vocabulary cannot be chosen, or ``target`` cannot be written.
+        CheckpointError: a file cannot be read or written, or does not fit.
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -68,9 +72,10 @@ def export_checkpoint(
             f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
     task = state["cfg"]["task"]
-    for name, language in zip(("source_lang", "target_lang"), languages, strict=True):
+    for name, language in zip(("source_lang", "target_lang"), training.languages, strict=True):
         if language:
             setattr(task, name, language)
+    dictionaries = training.dictionaries
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(
@@ -164,7 +169,6 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
 
 
 def _settings(config: type) -> Settings:
-    """Return the defaults of a configuration's dataclass."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
 

@@ -152,7 +152,6 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
 def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
-    """Load the weights of the file ``name`` into a model."""
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
-from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lock import reserved
@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> None:
         size = export_checkpoint(
             args.source,
             args.target,
-            (args.source_lang, args.target_lang),
-            args.dictionaries,
+            Training((args.source_lang, args.target_lang), args.dictionaries),
             (count, draft_text) if draft_text is not None else count,
             args.as_transformer,
             args.half,

@@ -13,7 +13,7 @@ from conftest import make_task, make_verifier
 from drafters import flatten, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
-from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError
@@ -117,7 +117,7 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
     dictionary = make_task().source_dictionary
     for language in ("en", "de"):
         dictionary.save(str(folder / f"dict.{language}.txt"))
-    export_checkpoint(str(trained), target, ("en", "de"), str(folder))
+    export_checkpoint(str(trained), target, Training(("en", "de"), str(folder)))
     expected = dictionary_fingerprint(dictionary)
     assert load_state(target)["task_state"][KEY] == {"source": expected, "target": expected}
     again = str(tmp_path / "again.pt")
@@ -125,7 +125,7 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
     assert load_state(again)["task_state"] == load_state(target)["task_state"]
     (folder / "dict.de.txt").write_text("other 1\n", "utf-8")
     with pytest.raises(CheckpointError, match="trained with other dictionaries than those in"):
-        export_checkpoint(target, again, dictionaries=str(folder))
+        export_checkpoint(target, again, Training(dictionaries=str(folder)))
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
 ) -> None:
     target = str(tmp_path / "small.pt")
     text = str(tmp_path / "text.de")
-    folder = str(tmp_path)
-    export_checkpoint(str(drafter), target, dictionaries=folder, draft_from=(count, text))
+    folder = Training(dictionaries=str(tmp_path))
+    export_checkpoint(str(drafter), target, folder, (count, text))
     dictionary = make_task().target_dictionary
     expected = [dictionary.index(dictionary.symbols[4:][word]) for word in words]
     chosen = load_state(target)["model"][VOCABULARY]
@@ -158,7 +158,7 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     again = str(tmp_path / "again.pt")
     export_checkpoint(target, again)
     assert torch.equal(load_state(again)["model"][VOCABULARY], chosen)
-    export_checkpoint(target, again, dictionaries=folder, draft_from=(2, text))
+    export_checkpoint(target, again, folder, (2, text))
     assert len(load_state(again)["model"][VOCABULARY]) == 2
     # Or all tokens are drafted again.
     assert export_script.main([target, again, "--draft-vocabulary", "all"]) == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trained import Trained
 
-from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.head_file import find_head, load_head
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, Scoring
@@ -31,7 +31,7 @@ def test_calibrated_head_is_the_trained_one(
     assert "uncalibrated token" in capsys.readouterr().out
     results = json.loads(figures.read_text("utf-8"))
     exported = tmp_path / "drafter.pt"
-    export_checkpoint(str(trained.drafter), str(exported), ("en", "de"))
+    export_checkpoint(str(trained.drafter), str(exported), Training(("en", "de")))
     assert find_head(exported, "relaxed") == output
     head_before = TrainedHead(str(trained.head))
     drafter = head_before.task.load_drafter(str(exported))

@@ -186,7 +186,6 @@ def _published(verifier: TransformerModelBase) -> Groups:
 
 
 def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
-    """Return the options of an encoder like the verifier's, from which it starts."""
     encoder = verifier.encoder
     layer = encoder.layers[0]
     switches = {

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
@@ -70,7 +70,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
     options |= {**verifier.encoder_options, **names}
     segmentation = {n: str(v) for n, v in options.items() if v not in (None, False, "")}
     write_json(layout.pair / SEGMENTATION, segmentation)
-    about = job.languages, str(layout.pair), None, verifier.as_transformer, job.half
+    about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
     export_checkpoint(str(job.checkpoint), str(layout.verifier), *about)
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
@@ -228,8 +228,9 @@ def export(job: PairJob, done: Done) -> JsonObject:
     dictionary = layout.pair / f"dict.{job.languages[1]}.txt"
     count = text.frequent_tokens(layout.learned, len(dictionary.read_bytes().splitlines()))
     draft_from = None if count is None else (count, str(layout.learned))
-    about = job.languages, str(layout.pair), draft_from
-    export_checkpoint(str(layout.training / BEST), str(drafter), *about, half=True)
+    training = Training(job.languages, str(layout.pair))
+    best = str(layout.training / BEST)
+    export_checkpoint(best, str(drafter), training, draft_from, half=True)
     return {"files": [drafter], "draft_vocabulary": count}
 
 

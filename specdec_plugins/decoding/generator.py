@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -130,15 +130,13 @@ class SpeculativeGenerator:
         )
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
-    def encode(self, net_input: NetInput) -> EncoderOut:
-        """Return the encoder's output, which the next call overwrites."""
-        return self._verifier.encode(net_input["src_tokens"], net_input["src_lengths"])
-
     def rows_of(self, encoder_out: EncoderOut, rows: list[int]) -> EncoderOut:
-        """Return a copy of an encoder's output for some rows, padded as the engine asks."""
-        padded = rows + rows[:1] * (self.engines.verifier.sizes.rows(len(rows)) - len(rows))
+        """Return an encoder's output for some rows, padded and in this model's type."""
+        dtype, sizes = next(self.model.parameters()).dtype, self.engines.verifier.sizes
+        padded = rows + rows[:1] * (sizes.rows(len(rows)) - len(rows))
         order = torch.tensor(padded, device=encoder_out["encoder_out"][0].device)
-        return cast(EncoderOut, self.model.encoder.reorder_encoder_out(encoder_out, order))
+        chosen: EncoderOut = self.model.encoder.reorder_encoder_out(encoder_out, order)
+        return {**chosen, "encoder_out": [x.to(dtype) for x in chosen["encoder_out"]]}
 
     @torch.inference_mode()
     def decode(
@@ -152,7 +150,7 @@ class SpeculativeGenerator:
         """Translate a batch under a controller, counted in ``statistics``.
 
         Args:
-            encoder_out: that of :meth:`encode`, if it has run.
+            encoder_out: the encoder's output, if it has run.
         """
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         tokens = net_input["src_tokens"]
@@ -218,7 +216,7 @@ class SpeculativeGenerator:
         limits = self.limits.max_lengths(source, self.pad, self.positions)
         if encoder_out is None:
             with stopwatch("encode", source.device):
-                encoder_out = self.encode(net_input)
+                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))

@@ -21,7 +21,7 @@ from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import FORCED
-from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.host.fairseq_types import NetInput
 
 DRAFTS = "draft_tokens"
 """Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad."""
@@ -141,27 +141,24 @@ class CopyDrafting(TextDrafting):
         self, copy: SpeculativeGenerator, net_input: NetInput, stopwatch: Stopwatch, draws: bool
     ) -> None:
         super().__init__([[] for _ in net_input["src_tokens"]], stopwatch, draws)
-        self._copy, self._net_input = copy, net_input
-        self._encoder_out: EncoderOut | None = None
+        self._copy, self._net_input, self._begun = copy, net_input, False
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
-        """Let the copy write on from the committed tokens; its encoder runs once."""
+        """Let the copy write on from the committed tokens; it reads the verifier's encoder."""
         assert self._lost is not None
-        copy, device = self._copy, batch.device
-        if self._encoder_out is None:
-            with self._stopwatch("encode", device):
-                self._encoder_out = copy.encode(self._net_input)
-            lost = list(range(len(batch.rows)))
+        assert batch.encoder_out is not None
+        if not self._begun:
+            self._begun, lost = True, list(range(len(batch.rows)))
         if not lost:
             return
-        rows = [batch.rows[i] for i in lost]
+        copy, rows = self._copy, [batch.rows[i] for i in lost]
         committed = [torch.tensor(batch.tokens[i], dtype=torch.long) for i in lost]
-        some = torch.tensor(rows, device=device)
+        some = torch.tensor(rows, device=batch.device)
         net_input = {name: tensor[some] for name, tensor in self._net_input.items()}
-        net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(device)
+        net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
         options = copy.controller, DecodingStatistics()
-        with self._stopwatch("draft", device):
-            encoder_out = copy.rows_of(self._encoder_out, rows)
+        with self._stopwatch("draft", batch.device):
+            encoder_out = copy.rows_of(batch.encoder_out, rows)
             written = copy.decode({"net_input": net_input}, *options, encoder_out=encoder_out)
         for row, (hypothesis,) in zip(rows, written):
             self._texts[row] = hypothesis["tokens"].tolist()

@@ -46,6 +46,9 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
+COPY_ROWS = 4
+"""The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md, "Batches")."""
+
 
 def load_translator(settings: Settings | str | Path) -> Translator:
     """Load the models that the strategy needs, on their device and in their precision.
@@ -64,8 +67,10 @@ def load_translator(settings: Settings | str | Path) -> Translator:
         settings = Settings.of_model(Path(settings))
     if settings.drafts_text and settings.drafts == "copy":
         name = engine_name(settings.engine, settings.copy_precision, settings.device)
+        small = settings.batch <= COPY_ROWS or settings.device != "cpu"
         if not is_installed(name):
             logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
+        if not is_installed(name) or not (small or settings.controller.name != "auto"):
             settings = replace(settings, controller=NoDrafts())
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
         return _by_our_loop(settings, reason)

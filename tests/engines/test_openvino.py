@@ -27,6 +27,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     core, models = openvino.core(), []
 
     class Core:
+        read_model = core.read_model
+
         def compile_model(self, *arguments: Any) -> Any:
             models.append(core.compile_model(*arguments))
             return models[-1]

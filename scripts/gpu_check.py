@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Check and time recorded steps on a GPU, in one process of about five minutes.
 
-    scripts/gpu_check.py OUT                  # exact, steps, timing
+    scripts/gpu_check.py OUT                  # exact, steps, timing, profile
     scripts/gpu_check.py OUT --parts big      # a Transformer-big of random weights
     scripts/gpu_check.py OUT --device cpu     # tried without a GPU: recorded steps are called
 
 exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
-clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed). OUT gets
+clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists the
+slowest kernels. OUT gets
 results.jsonl, a line a figure, on disk as soon as it is known.
 A part that fails or takes too long says so there, and the next one begins.
 """
@@ -227,6 +228,27 @@ def take_turns(
         bench.note(**about, system=name, **speed, tokens=tokens, tokens_a_step=rate)
 
 
+@torch.no_grad()
+def profile(bench: Bench) -> None:
+    """List the kernels of a step, the slowest first."""
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CUDA if bench.cuda else activity.CPU]
+    precision = bench.args.precisions[0]
+    models = bench.pair(precision)
+    for name in ("AR", "chain", "tree 32"):
+        about = {"system": name, "precision": precision, "batch": 1}
+        step, replay = step_of(bench, models, about)
+        with torch.profiler.profile(activities=activities) as seen:
+            for _ in range(5):
+                replay()
+                step.outcome.read()
+        events = seen.key_averages()
+        kernels = [(e.key[:80], e.count / 5, e.self_device_time_total / 5) for e in events]
+        kernels.sort(key=lambda kernel: -kernel[2])
+        count, busy = (sum(kernel[i] for kernel in kernels) for i in (1, 2))
+        bench.note("profile", **about, kernels=count, busy_us=busy, slowest=kernels[:15])
+
+
 class Scripted(StrictRule):
     """Accepts as a table says, whatever was drafted: the speed of a pair that accepts so much."""
 
@@ -286,7 +308,7 @@ def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
 
 
 PARTS = {"exact": (exact, 90), "steps": (steps, 60), "timing": (timing, 120)}
-PARTS |= {"big": (big, 180)}
+PARTS |= {"profile": (profile, 45), "big": (big, 180)}
 """Each part, and the most seconds that it may take on a GPU."""
 
 
@@ -302,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="folder of the results")
-    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing"])
+    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing", "profile"])
     add("--device", default="cuda")
     add("--pair", type=Path, default=ROOT / "checkpoints" / "wmt.en-de")
     add("--source", type=Path, default=ROOT / "data" / "example.en", help="raw text")

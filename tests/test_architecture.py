@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 1599,
     "files": 612,
     "host": 362,
-    "inference": 2344,
+    "inference": 2348,
     "jobs": 1555,
     "models": 1903,
     "tasks": 710,

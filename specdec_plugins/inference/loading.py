@@ -65,7 +65,7 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     """
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
-    if settings.drafts_text and settings.drafts == "copy":
+    if settings.drafts_text and settings.draft_kind == "copy":
         name = engine_name(settings.engine, settings.copy_precision, settings.device)
         small = settings.batch <= COPY_ROWS or settings.device != "cpu"
         if not is_installed(name):
@@ -252,7 +252,7 @@ def _build_text_generator(
     assert verifier is not None
     source, target = task.source_dictionary, task.target_dictionary
     drafter: TextDrafter | CopyDrafter
-    if settings.drafts == "copy":
+    if settings.draft_kind == "copy":
         copy_engine = choose_engine(settings.engine, settings.copy_precision, settings.device)
         model = verifier
         if copy_engine.dtype != engine.dtype:
@@ -261,7 +261,7 @@ def _build_text_generator(
         drafter = CopyDrafter(copy)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = TextDrafter(source.pad(), symbols if settings.drafts == "source" else None)
+        drafter = TextDrafter(source.pad(), symbols if settings.draft_kind == "source" else None)
     controller = settings.controller.ready(settings.block_size or LONGEST)
     how = controller, settings.rule, settings.limits, engine
     return SpeculativeGenerator(verifier, drafter, target, *how)

@@ -94,6 +94,7 @@ def _settings(settings: Settings) -> JsonObject:
     depends = not settings.rule.lossless and settings.controller.depends_on_batch
     return {
         **settings.describe(),
+        "drafts": settings.draft_kind,
         **{name: None for name, is_used in used.items() if not is_used},
         "output_depends_on_batch": depends if judges else None,
     }

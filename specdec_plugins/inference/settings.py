@@ -97,8 +97,6 @@ class Settings(EngineOptions):
     def __post_init__(self) -> None:
         check_options(self)
         strategy, penalty = self.strategy, self.limits.repetition_penalty
-        if self.drafts is None and not self.path:
-            object.__setattr__(self, "drafts", "copy")
         stock_or_alone = strategy in ("fairseq", "drafter")
         refused = {
             f"--controller {self.controller.name}": strategy != "specdec"
@@ -106,7 +104,7 @@ class Settings(EngineOptions):
             "--sampling": stock_or_alone and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             "--trace": self.trace and strategy not in TRACED,
-            f"--controller {self.controller.name} --drafts {self.drafts}": self.drafts_text
+            f"--controller {self.controller.name} --drafts {self.draft_kind}": self.drafts_text
             and self.controller.name not in CHAINS,
             f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
         }
@@ -158,7 +156,12 @@ class Settings(EngineOptions):
     def drafts_text(self) -> bool:
         """True if drafts are texts, which a copy of the verifier may write."""
         drafts = self.strategy == "specdec" and self.controller.drafts
-        return drafts and self.drafts is not None
+        return drafts and self.draft_kind != "drafter"
+
+    @property
+    def draft_kind(self) -> str:
+        """The source of drafts: ``drafter``, ``copy``, ``source``, ``texts`` or their file."""
+        return self.drafts or ("drafter" if self.path else "copy")
 
     @property
     def copy_precision(self) -> str:

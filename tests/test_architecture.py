@@ -35,7 +35,7 @@ CEILINGS = {
     "criterions": 483,
     "data": 136,
     "decoding": 5331,
-    "engines": 1435,
+    "engines": 1422,
     "evaluation": 1599,
     "files": 612,
     "host": 362,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,7 +33,6 @@ class CompiledEngine(ABC):
         self._runners: set[str] = set()
         """The engines of the steps prepared so far."""
         self.fallbacks: list[str] = []
-        self.about: Mapping[str, object] = {}
         self._threads = torch.get_num_threads()
         self._torch_threads = 1
 

@@ -20,7 +20,6 @@ class EagerEngine:
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: that of the models."""
         self.precision = precision
-        self.about: dict[str, object] = {}
         self.fallbacks: list[str] = []
         self.dtype: torch.dtype = getattr(torch, precision)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,11 +32,6 @@ class Engine(Protocol):
     @property
     def fallbacks(self) -> Sequence[str]:
         """The reasons why eager runs some steps in its place."""
-        ...
-
-    @property
-    def about(self) -> Mapping[str, object]:
-        """Versions and settings on which its speed depends."""
         ...
 
     @property

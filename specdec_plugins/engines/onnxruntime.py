@@ -24,8 +24,6 @@ from specdec_plugins.files.errors import EngineError
 from specdec_plugins.machine import processor_name
 from specdec_plugins.models.layers import Projection
 
-OPSET = 17
-
 
 class OnnxRuntimeEngine(CompiledEngine):
     """Run exported steps, each in one session for inputs of all sizes."""
@@ -49,9 +47,6 @@ class OnnxRuntimeEngine(CompiledEngine):
             ) from error
         self._runtime = onnxruntime
         self._bits = weight_bits(processor_name(), platform.machine())
-        self.about = {"onnxruntime": onnxruntime.__version__}
-        if precision == "int8":
-            self.about["weights"] = f"{self._bits} bits"
 
     def compiled(self, step: Step) -> Run:
         traced = TracedStep(step)
@@ -108,7 +103,7 @@ def _exported(traced: TracedStep, in_int8: bool) -> bytes:
             file,  # type: ignore[arg-type]  # this exporter takes it
             input_names=names,
             dynamic_axes={name: sizes for name, sizes in axes.items() if sizes},
-            opset_version=OPSET,
+            opset_version=17,
             custom_opsets={"com.microsoft": 1} if in_int8 else {},
             dynamo=False,
         )

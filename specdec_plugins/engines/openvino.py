@@ -78,7 +78,6 @@ class OpenVinoEngine(CompiledEngine):
         }
         unfused = {option: value for option, value in UNFUSED.items() if takes(option, value)}
         self._any_sizes = {**self._options, **unfused}
-        self.about = {"openvino": openvino.__version__, **self._any_sizes}
 
     def compiled(self, step: Step) -> Run:
         traced = TracedStep(step)

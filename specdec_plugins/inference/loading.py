@@ -65,13 +65,7 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     """
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
-    if settings.drafts_text and settings.draft_kind == "copy":
-        name = engine_name(settings.engine, settings.copy_precision, settings.device)
-        small = settings.batch <= COPY_ROWS or settings.device != "cpu"
-        if not is_installed(name):
-            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
-        if not is_installed(name) or not (small or settings.controller.name != "auto"):
-            settings = replace(settings, controller=NoDrafts())
+    settings = _with_text_controller(settings)
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
         return _by_our_loop(settings, reason)
     task = build_task(settings)
@@ -87,9 +81,6 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     if drafter is not None and settings.strategy == "specdec":
         rule, engine = settings.rule, engines.verifier
         controller = recommended(settings.controller, drafter, rule, engine)
-        settings = replace(settings, controller=controller)
-    elif settings.drafts_text and isinstance(auto := settings.controller, Auto):
-        controller = Constant(min_draft=auto.min_draft, max_draft=auto.max_draft)
         settings = replace(settings, controller=controller)
     readers = [model.encoder for model in (verifier, drafter) if model is not None]
     positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
@@ -121,6 +112,24 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     elif isinstance(generator, SpeculativeGenerator):
         runner = generator.engines
     return Translator(settings, generator, codec, runner, block_size)
+
+
+def _with_text_controller(settings: Settings) -> Settings:
+    """Return the settings with the controller that ``auto`` stands for where drafts are texts."""
+    controller, copied = settings.controller, settings.draft_kind == "copy"
+    if not settings.drafts_text:
+        return settings
+    if copied and not is_installed(
+        engine_name(settings.engine, settings.copy_precision, settings.device)
+    ):
+        logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
+        return replace(settings, controller=NoDrafts())
+    if not isinstance(controller, Auto):
+        return settings
+    if copied and settings.device == "cpu" and settings.batch > COPY_ROWS:
+        return replace(settings, controller=NoDrafts())
+    bounds = {"min_draft": controller.min_draft, "max_draft": controller.max_draft}
+    return replace(settings, controller=Constant(**bounds))
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:

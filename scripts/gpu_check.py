@@ -6,9 +6,8 @@
     scripts/gpu_check.py OUT --device cpu     # tried without a GPU: recorded steps are called
 
 exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
-clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists the
-slowest kernels. OUT gets
-results.jsonl, a line a figure, on disk as soon as it is known.
+clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists
+the slowest kernels. OUT gets results.jsonl, a line a figure, on disk as soon as it is known.
 A part that fails or takes too long says so there, and the next one begins.
 """
 

@@ -128,8 +128,8 @@ def _with_text_controller(settings: Settings) -> Settings:
         return settings
     if copied and settings.device == "cpu" and settings.batch > COPY_ROWS:
         return replace(settings, controller=NoDrafts())
-    bounds = {"min_draft": controller.min_draft, "max_draft": controller.max_draft}
-    return replace(settings, controller=Constant(**bounds))
+    constant = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
+    return replace(settings, controller=constant)
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from inference_runs import SENTENCES, make_settings
 
+from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.engines import choice
 from specdec_plugins.inference import load_translator
+from specdec_plugins.inference.loading import _with_text_controller
 
 pytest_plugins = ["inference_runs"]
 
@@ -45,6 +48,15 @@ def test_a_copy_that_no_engine_can_make(world: Path, caplog: pytest.LogCaptureFi
     assert translator.settings.controller.name == "none"
     assert "specdec-plugins[int8]" in caplog.text
     assert [line.text for line in translator.translate(SENTENCES)] == texts(world, strategy="AR")
+
+
+def test_copies_draft_in_small_batches(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, unless a controller is asked for."""
+    monkeypatch.setattr("specdec_plugins.inference.loading.is_installed", lambda engine: True)
+    settings = make_settings(world, path=None, batch=5)
+    assert _with_text_controller(settings).controller.name == "none"
+    for changes in ({"batch": 4}, {"device": "cuda"}, {"controller": Constant()}):
+        assert _with_text_controller(replace(settings, **changes)).controller.name == "constant"
 
 
 def test_drafts_need_chains_and_settings(world: Path) -> None:

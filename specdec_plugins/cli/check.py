@@ -175,5 +175,5 @@ def next_steps(settings: Settings, args: argparse.Namespace) -> str:
     words = ["specdec-translate", settings.data]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)] if value else []
-    drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/training.md\n"
+    drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/make-pair.md\n"
     return f"  {shlex.join(words)} < FILE\n{drafter}"

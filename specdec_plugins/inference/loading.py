@@ -47,7 +47,7 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 logger = logging.getLogger(__name__)
 
 COPY_ROWS = 4
-"""The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md, "Batches")."""
+"""The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md)."""
 
 
 def load_translator(settings: Settings | str | Path) -> Translator:

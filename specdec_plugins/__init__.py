@@ -12,7 +12,7 @@ import os
 import pkgutil
 import sys
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def register() -> None:

@@ -66,11 +66,12 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
     if settings.drafts_text and settings.drafts == "copy":
-        name = engine_name(settings.engine, settings.copy_precision, settings.device)
-        small = settings.batch <= COPY_ROWS or settings.device != "cpu"
+        name = engine_name(settings.copy_engine, settings.copy_precision, settings.device)
+        pays = settings.batch <= COPY_ROWS or settings.device != "cpu"
+        pays &= settings.copy_precision != settings.precision
         if not is_installed(name):
             logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
-        if not is_installed(name) or not (small or settings.controller.name != "auto"):
+        if not is_installed(name) or not (pays or settings.controller.name != "auto"):
             settings = replace(settings, controller=NoDrafts())
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
         return _by_our_loop(settings, reason)
@@ -253,7 +254,8 @@ def _build_text_generator(
     source, target = task.source_dictionary, task.target_dictionary
     drafter: TextDrafter | CopyDrafter
     if settings.drafts == "copy":
-        copy_engine = choose_engine(settings.engine, settings.copy_precision, settings.device)
+        name, precision = settings.copy_engine, settings.copy_precision
+        copy_engine = choose_engine(name, precision, settings.device)
         model = verifier
         if copy_engine.dtype != engine.dtype:
             model = deepcopy(verifier).to(copy_engine.dtype)
@@ -261,7 +263,7 @@ def _build_text_generator(
         drafter = CopyDrafter(copy)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = TextDrafter(source.pad(), symbols if settings.drafts == "source" else None)
+        drafter = TextDrafter(source.pad(), symbols)
     controller = settings.controller.ready(settings.block_size or LONGEST)
     how = controller, settings.rule, settings.limits, engine
     return SpeculativeGenerator(verifier, drafter, target, *how)

@@ -72,12 +72,13 @@ def main(argv: Sequence[str]) -> None:
     names = ("--output-path", "--trace", "--stats-json")
     outputs = list(zip(names, (args.output_path, args.trace, args.stats_json)))
     beside = ("the file for --resume,", resume_path(args.output_path))
-    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
+    inputs = [("--input-path", args.input_path), ("--drafts", settings.drafts_path)]
+    check_run(settings, [*outputs, beside], inputs)
     choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs), InputLines.open(args.input_path) as lines:
-        if settings.drafts not in (None, "copy", "source"):
-            lines.drafts = InputLines.open(str(settings.drafts), "--drafts")
+        if settings.drafts_path is not None:
+            lines.drafts = InputLines.open(settings.drafts_path, "--drafts")
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         about = describe_run(settings, args.seed, lines)
@@ -105,6 +106,8 @@ def main(argv: Sequence[str]) -> None:
                         cut = "--trace and --stats-json are cut off"
                         raise InferenceError(f"standard output: its reader left; {cut}") from error
             lines.check("; lines before are kept, go on with --resume" * output.resumable)
+            if next(iter(lines.drafts or ()), None) is not None:
+                raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
             resume.finish()
         else:
             logger.warning("%s is complete; nothing is done", args.output_path)

@@ -76,8 +76,7 @@ def main(argv: Sequence[str]) -> None:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
     load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
-    drafts = settings.drafts if settings.drafts not in ("copy", "source") else None
-    corpus = read_corpus(files, args.output_path, args.shard_lines, drafts)
+    corpus = read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
     about = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)
     start = time.monotonic()

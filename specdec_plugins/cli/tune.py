@@ -64,9 +64,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)
-    if (args.strategy, args.controller, args.ar_backend) != ("specdec", "auto", "auto"):
+    given = args.strategy, args.controller, args.ar_backend, args.drafts
+    if given != ("specdec", "auto", "auto", None):
         raise ValueError(
-            "--strategy, --controller, --AR-backend: tuning chooses them; leave them out"
+            "--strategy, --controller, --AR-backend, --drafts: tuning chooses them; leave them out"
         )
     sizes = list(dict.fromkeys(args.batch))
     settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))

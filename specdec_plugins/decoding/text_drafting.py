@@ -34,19 +34,18 @@ MATCHES = (3, 2, 1)
 class TextDrafter(DraftSource):
     """Drafts the source, or a text that is given with each sentence."""
 
-    def __init__(self, pad: int, symbols: Sequence[int] | None = None) -> None:
+    def __init__(self, pad: int, symbols: Sequence[int]) -> None:
         """
         Args:
             pad: in both dictionaries.
-            symbols: draft the source: the target's number of each of its symbols.
+            symbols: the target's number of each of the source's symbols.
         """
         self.pad, self._symbols = pad, symbols
 
     def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> TextDrafting:
-        source = net_input["src_tokens"]
-        rows = (source if self._symbols else net_input.get(DRAFTS, source)).tolist()
+        rows = net_input.get(DRAFTS, net_input["src_tokens"]).tolist()
         texts = [[token for token in row if token != self.pad] for row in rows]
-        if self._symbols:
+        if DRAFTS not in net_input:
             texts = [[self._symbols[token] for token in text] for text in texts]
         return TextDrafting(texts, stopwatch, draws)
 

@@ -107,8 +107,10 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         raise ValueError(f"--systems {text}: must begin with one of {known}")
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
-    changes = {"strategy": name, **changes}
-    return System(text, replace(base, limits=limits, **changes), compute_type)
+    settings = replace(base, limits=limits, **{"strategy": name, **changes})
+    if settings.drafts_path is not None:
+        raise ValueError(f"--drafts {settings.drafts_path}: is copy or source here")
+    return System(text, settings, compute_type)
 
 
 def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def list_modes(settings: Settings) -> list[Mode]:
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
         modes.append(Mode(drafts="copy", drafter_precision="int8"))
-    return modes + [Mode(size, precision) for precision in precisions for size in TREES]
+    sizes = TREES if settings.path else ()
+    return modes + [Mode(size, precision) for precision in precisions for size in sizes]
 
 
 def example(folder: str) -> str:

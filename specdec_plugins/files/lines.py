@@ -51,7 +51,7 @@ class InputLines:
     @classmethod
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
         """Return the lines of a file that ``flag`` names, or of standard input for ``-``."""
-        if path == STANDARD:
+        if path == STANDARD and flag != "--drafts":
             if sys.stdin is None:
                 raise InferenceError(f"{flag} -: standard input is closed")
             return cls(sys.stdin.buffer)

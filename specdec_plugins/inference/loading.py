@@ -120,13 +120,14 @@ def _with_text_controller(settings: Settings) -> Settings:
     if not settings.drafts_text:
         return settings
     if copied and not is_installed(
-        engine_name(settings.engine, settings.copy_precision, settings.device)
+        engine_name(settings.copy_engine, settings.copy_precision, settings.device)
     ):
         logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
         return replace(settings, controller=NoDrafts())
     if not isinstance(controller, Auto):
         return settings
-    if copied and settings.device == "cpu" and settings.batch > COPY_ROWS:
+    large = settings.device == "cpu" and settings.batch > COPY_ROWS
+    if copied and (large or settings.copy_precision == settings.precision):
         return replace(settings, controller=NoDrafts())
     constant = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
     return replace(settings, controller=constant)
@@ -262,7 +263,8 @@ def _build_text_generator(
     source, target = task.source_dictionary, task.target_dictionary
     drafter: TextDrafter | CopyDrafter
     if settings.draft_kind == "copy":
-        copy_engine = choose_engine(settings.engine, settings.copy_precision, settings.device)
+        name, precision = settings.copy_engine, settings.copy_precision
+        copy_engine = choose_engine(name, precision, settings.device)
         model = verifier
         if copy_engine.dtype != engine.dtype:
             model = deepcopy(verifier).to(copy_engine.dtype)
@@ -270,7 +272,7 @@ def _build_text_generator(
         drafter = CopyDrafter(copy)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = TextDrafter(source.pad(), symbols if settings.draft_kind == "source" else None)
+        drafter = TextDrafter(source.pad(), symbols)
     controller = settings.controller.ready(settings.block_size or LONGEST)
     how = controller, settings.rule, settings.limits, engine
     return SpeculativeGenerator(verifier, drafter, target, *how)

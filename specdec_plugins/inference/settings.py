@@ -164,10 +164,20 @@ class Settings(EngineOptions):
         return self.drafts or ("drafter" if self.path else "copy")
 
     @property
+    def drafts_path(self) -> str | None:
+        """The file of drafts, the folder of them, or ``texts``; None if drafts are no such."""
+        return self.drafts if self.drafts_text and self.drafts not in ("copy", "source") else None
+
+    @property
     def copy_precision(self) -> str:
         """The precision of a copy that writes drafts."""
         gpu = torch.device(self.device).type == "cuda"
         return self.drafter_precision or ("float16" if gpu else "int8")
+
+    @property
+    def copy_engine(self) -> str:
+        """The engine of that copy: eager has no int8."""
+        return "auto" if self.copy_precision == "int8" and self.engine == "eager" else self.engine
 
     @property
     def by_ctranslate2(self) -> bool:

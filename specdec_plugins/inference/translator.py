@@ -157,7 +157,7 @@ class Translator:
             pairs = zip(source, target_prefix, strict=True)
             source = (replace(line, target_prefix=prefix) for line, prefix in pairs)
         if drafts is not None:
-            if self.settings.drafts != "texts":
+            if self.settings.drafts_path is None:
                 raise ValueError("drafts: load the translator with Settings(drafts='texts', ...)")
             drafted = zip(source, drafts, strict=True)
             source = (replace(line, draft=draft) for line, draft in drafted)
@@ -228,7 +228,7 @@ class Translator:
             "id": torch.arange(len(items), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
-        if any(item.line.draft for item in items):
+        if self.settings.drafts_path is not None:
             drafts = collate_tokens([item.draft for item in items], target.pad())
             sample["net_input"][DRAFTS] = drafts.to(device)
         forced = None

@@ -168,11 +168,12 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
         threads: that are to decode; None is torch's number.
     """
     auto = settings.strategy == "specdec" and settings.controller == Auto()
-    auto = auto and settings.drafts is None
+    auto = auto and (settings.drafts is None or not settings.path)
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
     strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
-    models = [path for path in (settings.path, settings.ar_path) if path and os.path.isfile(path)]
-    if not (strict and (auto or greedy) and len(models) == 2 and _folder().is_dir()):
+    models = filter(None, (settings.path, settings.ar_path))
+    there = all(map(os.path.isfile, models)) and _folder().is_dir()
+    if not (strict and (auto or greedy) and there):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     timed = [] if table is None else table.at(settings.batch)

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import tuning
-from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
+from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES, list_modes
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, as_tuned, load_translator
 from specdec_plugins.inference.tuned_modes import (
@@ -120,6 +120,16 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
         replace(settings, target_prefix="w1"),
     ):
         assert as_tuned(said) == said
+
+
+def test_a_verifier_alone_has_no_trees(settings: Settings) -> None:
+    """Its table is of AR and of a copy's drafts, and is followed."""
+    alone = replace(settings, path=None)
+    modes = list_modes(alone)
+    assert modes[0] == Mode()
+    assert not any(mode.tree for mode in modes)
+    save_table(Table(describe(alone, 1), "now", {1: [Timed(Mode(), [1.0])]}))
+    assert as_tuned(alone, 1).controller == NoDrafts()
 
 
 def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Settings) -> None:
@@ -244,7 +254,7 @@ def test_what_is_stale_or_of_others_is_not_believed(
 def test_what_is_to_be_found_out_is_not_given(
     pair: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for given in ("--strategy", "AR"), ("--controller", "tree"):
+    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--drafts", "source"):
         assert tune.main(flags(pair, *given)) == 2
         error = capfd.readouterr().err
         assert error.startswith("tune.py: --")

@@ -6,20 +6,25 @@ from functools import cache
 from typing import Any
 
 import pytest
+import tiny_vocabulary as tiny
 import torch
 from conftest import examples, make_batch, make_verifier
 from controlled import verifier
+from decoding.acceptance.test_exact_sampling import Chance, Watched, furthest, leviathan
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
 
+from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.text_drafting import DRAFTS, CopyDrafter, TextDrafter
 
 LIMITS = GenerationLimits(max_len_b=20)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
+SYMBOLS = range(len(DICTIONARY))
 
 
 def generator(drafter: Any, controller: str = "constant", k: int = 64) -> SpeculativeGenerator:
@@ -69,7 +74,9 @@ def test_any_text_gives_the_verifiers_words(
         texts.append(torch.tensor([*text, EOS]))
     batch = make_batch(list(lengths), seed=seed)
     batch["net_input"][DRAFTS] = torch.nn.utils.rnn.pad_sequence(texts, True, PAD)
-    assert_greedy(generator(TextDrafter(PAD), controller, k).generate([], batch, prefix), expected)
+    assert_greedy(
+        generator(TextDrafter(PAD, SYMBOLS), controller, k).generate([], batch, prefix), expected
+    )
 
 
 @examples(30)
@@ -104,10 +111,41 @@ def noisy(noise: float) -> Any:
     return model
 
 
+@pytest.mark.parametrize("controller", ["constant", "heuristic"])
+@pytest.mark.parametrize("rule", [SamplingRule(), SamplingRule(sampling_topk=3)])
+@pytest.mark.parametrize("text", [[4, 5, 4, 5, 2], [5, 2], [3, 3, 3, 3], [2], None])
+def test_samples_have_the_verifiers_probabilities(
+    text: list[int] | None, rule: SamplingRule, controller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ways to each output are added up, for texts and for a copy with other weights."""
+    limits, statistics = GenerationLimits(max_len_b=3), DecodingStatistics()
+    other = make_verifier(tiny.TASK, seed=4)
+    copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, limits=limits)
+    drafter = CopyDrafter(copy) if text is None else TextDrafter(PAD, SYMBOLS)
+    made = SpeculativeGenerator(tiny.VERIFIER, drafter, tiny.DICTIONARY, rule=rule, limits=limits)
+    found: dict[tuple[int, ...], float] = {}
+    paths: list[tuple[int, ...]] = [()]
+    while paths:
+        chance = Chance(paths, leviathan)
+        monkeypatch.setattr(rules, "draw", chance.draw_own)
+        monkeypatch.setattr(sampling, "draw", chance.draw_one)
+        monkeypatch.setattr(sampling, "accepts", chance.accepts)
+        sample = tiny.sample_of(len(paths))
+        if text is not None:
+            sample["net_input"][DRAFTS] = torch.tensor([text] * len(paths))
+        watched = Watched(CONTROLLERS[controller]().ready(3), chance)
+        for (hypothesis,), weight in zip(made.decode(sample, watched, statistics), chance.weights):
+            output = tuple(hypothesis["tokens"].tolist())
+            found[output] = found.get(output, 0.0) + weight
+        paths = chance.others
+    assert furthest(found, tiny.distribution(3, 1.0, rule)) < 1e-9
+    assert statistics.verified_tokens > 0
+
+
 def test_the_source_is_a_draft() -> None:
     """Tokens of the source go by their symbols' numbers in the target's dictionary."""
     batch = make_batch([6, 4], seed=3)
-    symbols = list(range(len(DICTIONARY)))
+    symbols = list(SYMBOLS)
     symbols[4], symbols[5] = 5, 4
     drafting = TextDrafter(PAD, symbols).drafting(batch["net_input"], None, False)  # type: ignore[arg-type]
     sources = batch["net_input"]["src_tokens"].tolist()
@@ -131,7 +169,7 @@ def test_the_source_is_a_draft() -> None:
 def test_where_a_text_goes_on(committed: list[int], near: int, expected: int | None) -> None:
     """After the last 3, 2 or 1 committed tokens, at the nearest place; never after its end."""
     texts = {"src_tokens": torch.tensor([[2]]), DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}
-    drafting = TextDrafter(1).drafting(texts, None, False)  # type: ignore[arg-type]
+    drafting = TextDrafter(1, SYMBOLS).drafting(texts, None, False)  # type: ignore[arg-type]
     drafting._next, drafting._lost = [near], {0}
     batch: Any = type("Batch", (), {})()
     batch.rows, batch.tokens = [0], [committed]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inference_runs import SENTENCES, make_settings
+from inference_runs import SENTENCES, RunScript, lines_of, make_settings, one_error
 
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.engines import choice
@@ -34,13 +34,19 @@ def test_each_kind_gives_the_verifiers_words(
     assert translator.statistics.steps == sum(map(bool, expected))
     with pytest.raises(ValueError, match="shorter"):
         list(translator.translate(SENTENCES, drafts=expected[:1]))
+    before = translator.statistics.drafted_tokens
+    results = list(translator.translate(SENTENCES, drafts=[""] * len(SENTENCES)))
+    assert [result.text for result in results] == expected
+    assert translator.statistics.drafted_tokens == before + len(SENTENCES), "only EOS"
     pytest.importorskip("openvino", reason="the extra [int8] is not installed")
     monkeypatch.setattr(choice, "is_installed", lambda engine: engine != "onnxruntime")
     monkeypatch.setattr("specdec_plugins.inference.loading.is_installed", choice.is_installed)
-    options = {"engine": "auto", "path": None, "batch": batch}
-    copy = load_translator(make_settings(world, **options))
-    assert [result.text for result in copy.translate(SENTENCES)] == expected
-    assert copy.precision == "float32, int8 drafts"
+    for engine in ("auto", "eager"):
+        copy = load_translator(make_settings(world, engine=engine, path=None, batch=batch))
+        assert [result.text for result in copy.translate(SENTENCES)] == expected
+        assert copy.precision == "float32, int8 drafts"
+    int8 = load_translator(make_settings(world, engine="auto", path=None, precision="int8"))
+    assert int8.settings.controller.name == "none", "a copy would take as long as the verifier"
 
 
 def test_a_copy_that_no_engine_can_make(world: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,6 +63,50 @@ def test_copies_draft_in_small_batches(world: Path, monkeypatch: pytest.MonkeyPa
     assert _with_text_controller(settings).controller.name == "none"
     for changes in ({"batch": 4}, {"device": "cuda"}, {"controller": Constant()}):
         assert _with_text_controller(replace(settings, **changes)).controller.name == "constant"
+
+
+@pytest.mark.parametrize(
+    ("drafts", "message"),
+    [
+        ("w1\n" * 8, "has no line 9"),
+        ("w1\n" * 10, "has more lines than the input"),
+        (b"w1\n\xff\n", "line 2 is not UTF-8"),
+        (None, "cannot be read"),
+    ],
+)
+def test_files_of_other_lines(
+    drafts: str | bytes | None,
+    message: str,
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """What was written before is the verifier's; of what is no draft nothing is."""
+    file = tmp_path / "drafts"
+    if drafts is not None:
+        file.write_bytes(drafts if isinstance(drafts, bytes) else drafts.encode())
+    assert run("--drafts", str(file), "--engine", "eager") == 1
+    assert message in one_error(capfd)
+    out = tmp_path / "out.txt"
+    written = lines_of(out) if out.exists() else []
+    assert written == greedy[: len(written)]
+
+
+def test_drafts_are_not_written_over(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.txt"
+    file.write_text("w1\n" * 9)
+    assert run("--drafts", str(file)) == 1
+    assert "is the same file as --drafts" in one_error(capfd)
+    assert file.read_text() == "w1\n" * 9
+
+
+def test_standard_input_is_no_draft(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lines of input and drafts would take turns there."""
+    assert run("--drafts", "-") == 1
+    assert "--drafts -: cannot be read" in one_error(capfd)
 
 
 def test_drafts_need_chains_and_settings(world: Path) -> None:

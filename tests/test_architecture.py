@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1607,
-    "cli": 1273,
+    "cli": 1272,
     "criterions": 483,
     "data": 136,
     "decoding": 5330,
@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 1602,
     "files": 612,
     "host": 362,
-    "inference": 2370,
+    "inference": 2371,
     "jobs": 1555,
     "models": 1903,
     "tasks": 710,

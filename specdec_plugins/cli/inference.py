@@ -72,8 +72,7 @@ def main(argv: Sequence[str]) -> None:
     names = ("--output-path", "--trace", "--stats-json")
     outputs = list(zip(names, (args.output_path, args.trace, args.stats_json)))
     beside = ("the file for --resume,", resume_path(args.output_path))
-    inputs = [("--input-path", args.input_path), ("--drafts", settings.drafts_path)]
-    check_run(settings, [*outputs, beside], inputs)
+    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs), InputLines.open(args.input_path) as lines:

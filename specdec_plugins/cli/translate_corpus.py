@@ -4,9 +4,9 @@
 
 The output folder gets a file of the same name for every input file, line for line. It is written
 shard by shard, a shard being --shard-lines lines of a file. With --drafts FOLDER its files of the
-same names are the drafts. A worker that dies is replaced. A run
-that was stopped or killed goes on where it was by the same command; with other input, models or
-settings it refuses. PAIR and the other flags are those of inference.py.
+same names are the drafts. A worker that dies is replaced. A run that was stopped goes on where it
+was by the same command; with other input, models or settings it refuses. PAIR and the other flags
+are those of inference.py.
 
 Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
 is not UTF-8 is refused before anything is translated. Symbolic links are followed. Files that are

@@ -176,6 +176,7 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
         f"the model's {name}": path for name, path in model_files(settings).items()
     }
     named |= {"--path": settings.path, "PAIR": str(Path(settings.data) / SEGMENTATION)}
+    named["--drafts"] = settings.drafts_path
     named["--acceptance-head"] = getattr(settings.controller, "acceptance_head", None)
     check_paths(outputs, [*inputs, *named.items()])
 

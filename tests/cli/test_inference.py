@@ -353,7 +353,7 @@ def test_engine_and_dependence_are_reported(
         ("--batch 0", 2, "--batch 0: must be at least 1"),
         ("--fp16 --bf16", 2, "--fp16, --bf16, --fp64: give one of them"),
         ("--sampling --controller oracle", 2, "--controller oracle: looks at drafted"),
-        ("-s de -t en", 1, "translates from en to de; give -s en -t de, or neither"),
+        ("-s de -t en", 1, "translates the other direction; give -s en -t de"),
         ("--source-lang fr", 1, "dict.fr.txt: no such file; its folder must hold"),
         ("--no-such-flag", 2, "unrecognized arguments: --no-such-flag"),
         ("--user-dir no_such_folder", 2, "--user-dir no_such_folder: no such folder"),

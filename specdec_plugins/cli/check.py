@@ -169,7 +169,7 @@ def next_steps(settings: Settings, args: argparse.Namespace) -> str:
     known = pair_folder.pair_settings(data)
     options: dict[str, object] = {}
     if not pair or (settings.tokenizer, settings.bpe) != (known["tokenizer"], known["bpe"]):
-        options = {"AR-path": path, "strategy": "AR", "tokenizer": settings.tokenizer}
+        options = {"AR-path": path, "tokenizer": settings.tokenizer}
         options |= {"bpe": settings.bpe, **settings.encoder_options}
     options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
     words = ["specdec-translate", settings.data]

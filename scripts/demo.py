@@ -93,6 +93,7 @@ WARM = 4
 """Sentences that a system decodes before it is timed."""
 BEAM, BASELINE = "fairseq beam 5", "fairseq beam 1"
 GREEDY, STRICT = "specdec, no drafts", "specdec"
+COPY = "specdec, an int8 copy"
 Timed = dict[str, tuple[float, list[str]]]
 """Median seconds of all sentences, and the translations, by system."""
 
@@ -163,6 +164,10 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
         with doing(f"timing {name}"):
             ours.generator.controller = controller
             timed[name] = run(ours, sources, args.repeats)
+    with doing(f"timing {COPY}"):
+        copy = load(args, strategy="specdec", drafts="copy")
+        if copy.settings.drafts_text:  # not where nothing has int8, or all is in int8
+            timed[COPY] = run(copy, sources, args.repeats)
     return timed
 
 
@@ -218,11 +223,11 @@ def marked(translation: Translation) -> str:
 def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
     """Print a row a system, and how it was measured."""
     base, expected = timed[BASELINE]
-    put(f"\n  {'':18}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
+    put(f"\n  {'':22}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
     for name, (seconds, texts) in timed.items():
         same = f"{sum(a == b for a, b in zip(texts, expected))}/{len(texts)}"
         milliseconds = 1000 * seconds / len(texts)
-        put(f"  {name:18}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
+        put(f"  {name:22}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (
         f"Against {BASELINE}, greedy search. {counted(len(expected), 'sentence')}, one at a time, "
         f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(args.repeats, 'run')}; "

@@ -146,8 +146,6 @@ def test_a_precision_changes_few_sentences(precision: str, limit: int) -> None:
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
     if precision == "bfloat16":
         need_bfloat16()
-    if precision == "int8":
-        pytest.importorskip("nncf", reason="NNCF is not installed")
     exact, _ = decoded(WMT, "fairseq", 8)
     settings = Settings.of_model(ROOT / "checkpoints" / WMT, engine="openvino", precision=precision)
     outputs = [t.text for t in load_translator(settings).translate(SOURCES[WMT])]

@@ -64,8 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)
-    given = args.strategy, args.controller, args.ar_backend, args.drafts
-    if given != ("specdec", "auto", "auto", None):
+    options = args.strategy, args.controller, args.ar_backend, args.drafts
+    if options != ("specdec", "auto", "auto", None):
         raise ValueError(
             "--strategy, --controller, --AR-backend, --drafts: tuning chooses them; leave them out"
         )

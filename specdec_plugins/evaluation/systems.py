@@ -34,8 +34,7 @@ SETTINGS = (
 PLAIN: dict[str, Any] = {
     "controller": Constant(),
     "rule": StrictRule(),
-    "block_size": None,
-    "drafter_precision": None,
+    **dict.fromkeys(("block_size", "drafter_precision", "drafts")),
     "ar_backend": "ours",
 }
 """Settings of systems without drafts."""
@@ -97,7 +96,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     elif name == AR:
         changes = {**PLAIN, "rule": rule, **asked}
     elif name == DRAFTER:
-        changes = {"controller": Constant(), "rule": StrictRule(), **asked}
+        changes = {"controller": Constant(), "rule": StrictRule(), "drafts": None, **asked}
     elif name in CONTROLLERS:
         of_controller = _taken(values, option_types(CONTROLLERS[name]))
         controller = controller_of({**(options or {}), **of_controller, "controller": name})

@@ -33,7 +33,7 @@ from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
-from specdec_plugins.inference.beam_search import build_beam_search
+from specdec_plugins.inference.beam_search import BeamSearchGenerator, build_beam_search
 from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
 from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
@@ -107,10 +107,8 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     if drafter is not None:
         block_size = checked_block_size(drafter, settings.block_size)
     runner: CTranslate2Generator | Engines = engines
-    if isinstance(generator, CTranslate2Generator):
-        runner = generator
-    elif isinstance(generator, SpeculativeGenerator):
-        runner = generator.engines
+    if not isinstance(generator, BeamSearchGenerator):
+        runner = generator if isinstance(generator, CTranslate2Generator) else generator.engines
     return Translator(settings, generator, codec, runner, block_size)
 
 

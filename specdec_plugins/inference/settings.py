@@ -103,6 +103,7 @@ class Settings(EngineOptions):
             and self.controller.name not in ("auto", "constant"),
             "--sampling": stock_or_alone and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
+            f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and strategy not in TRACED,
             f"--controller {self.controller.name} --drafts {self.draft_kind}": self.drafts_text
             and self.controller.name not in CHAINS,

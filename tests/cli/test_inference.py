@@ -343,6 +343,7 @@ def test_engine_and_dependence_are_reported(
         ("--AR-path wide.pt --path shared.pt", 1, "verifier's is 32"),
         ("--AR-path= --path shared.pt --strategy drafter", 2, "--AR-path"),
         ("--path= --strategy drafter", 2, "--path: give the drafter"),
+        ("--drafts source --strategy AR", 2, "--drafts source: cannot be had with --strategy AR"),
         ("--drafts source --controller tree", 2, "--controller tree --drafts source: cannot be"),
         ("--AR-path= --strategy AR", 2, "--AR-path: give the verifier"),
         ("--block-size 5", 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),

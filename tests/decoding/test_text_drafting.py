@@ -47,18 +47,17 @@ def assert_greedy(found: Any, expected: Any) -> None:
 
 
 LENGTHS = st.sampled_from([(5,), (3, 9, 6), (1, 2, 3, 4, 5, 6, 7, 8)])
-CONTROLLER = st.sampled_from(["constant", "heuristic", "confidence"])
+CASES = {
+    "lengths": LENGTHS,
+    "seed": st.integers(0, 9),
+    "controller": st.sampled_from(["constant", "heuristic", "confidence"]),
+    "forced": st.booleans(),
+    "k": st.integers(1, 64),
+}
 
 
 @examples(30)
-@given(
-    lengths=LENGTHS,
-    seed=st.integers(0, 9),
-    controller=CONTROLLER,
-    forced=st.booleans(),
-    k=st.integers(1, 64),
-    data=st.data(),
-)
+@given(**CASES, data=st.data())
 def test_any_text_gives_the_verifiers_words(
     lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, data: st.DataObject
 ) -> None:
@@ -80,14 +79,7 @@ def test_any_text_gives_the_verifiers_words(
 
 
 @examples(30)
-@given(
-    lengths=LENGTHS,
-    seed=st.integers(0, 9),
-    controller=CONTROLLER,
-    forced=st.booleans(),
-    k=st.integers(1, 64),
-    noise=st.sampled_from([0.0, 0.02, 0.3]),
-)
+@given(**CASES, noise=st.sampled_from([0.0, 0.02, 0.3]))
 def test_any_copy_gives_the_verifiers_words(
     lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, noise: float
 ) -> None:

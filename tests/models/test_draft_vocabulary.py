@@ -108,8 +108,6 @@ def test_drafts_are_of_the_list(
 def test_compiled_steps_draft_the_same(precision: str) -> None:
     """Candidates of the compiled step are tokens, not places in the list."""
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
-    if precision == "int8":
-        pytest.importorskip("nncf", reason="NNCF is not installed")
     from specdec_plugins.decoding.steps.drafter import DrafterStep
     from specdec_plugins.engines.traced_step import example_inputs
 

@@ -64,8 +64,7 @@ class EditableWheel(editable_wheel):
 
 
 PLOT = ["matplotlib>=3.8"]
-OPENVINO = ["openvino>=2026.0"]
-INT8 = [*OPENVINO, "onnx>=1.17", "onnxruntime>=1.20"]
+INT8 = ["onnx>=1.17", "onnxruntime>=1.20"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
 BENCH = [*PLOT, *CTRANSLATE2]
 SENTENCEPIECE = ["sentencepiece>=0.1.99"]
@@ -114,7 +113,6 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "openvino": OPENVINO,
         "int8": INT8,
         "ctranslate2": CTRANSLATE2,
         "bench": BENCH,

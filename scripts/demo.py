@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     add, model = result.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
-    choices = ("float32", "bfloat16", "int8")
+    choices = ("float32", "int8")
     add("--precision", choices=choices, default="float32", help="of all; of fairseq never int8")
     add("--repeats", metavar="N", type=int, default=3, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")

@@ -22,7 +22,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
 from specdec_plugins.engines import choice
-from specdec_plugins.engines.openvino import has_bfloat16
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 
 register()
@@ -85,13 +84,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("hypothesis"):
             item.add_marker("no_cover")
-
-
-def need_bfloat16() -> None:
-    """Skip where OpenVINO is missing, or computes float32 in place of bfloat16."""
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
-    if not has_bfloat16():
-        pytest.skip("OpenVINO has no bfloat16 on this processor")
 
 
 def make_dictionary(words: int = 20) -> Dictionary:

@@ -34,18 +34,18 @@ CEILINGS = {
     "cli": 1272,
     "criterions": 483,
     "data": 135,
-    "decoding": 5330,
-    "engines": 1422,
+    "decoding": 5332,
+    "engines": 1006,
     "evaluation": 1601,
     "files": 612,
     "host": 362,
     "inference": 2370,
     "jobs": 1555,
-    "models": 1903,
+    "models": 1899,
     "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 144
+MAX_FILES = 142
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

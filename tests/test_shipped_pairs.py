@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import need_bfloat16
 from odd_lines import KINDS, odd_lines
 
 from specdec_plugins.decoding.acceptance import (
@@ -137,16 +136,15 @@ def test_strict_output_of_odd_lines_is_beam_1(controller: str, batch: int) -> No
     ("precision", "limit"),
     [
         pytest.param("float32", 0, marks=pytest.mark.slow),
-        pytest.param("bfloat16", 2, marks=pytest.mark.slow),
         ("int8", 3),
     ],
 )
 def test_a_precision_changes_few_sentences(precision: str, limit: int) -> None:
-    """By OpenVINO, as far as this processor's kernels are right."""
-    pytest.importorskip("openvino", reason="OpenVINO is not installed")
-    if precision == "bfloat16":
-        need_bfloat16()
+    """By ONNX Runtime, as far as this processor's kernels are right."""
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     exact, _ = decoded(WMT, "fairseq", 8)
-    settings = Settings.of_model(ROOT / "checkpoints" / WMT, engine="openvino", precision=precision)
+    settings = Settings.of_model(
+        ROOT / "checkpoints" / WMT, engine="onnxruntime", precision=precision
+    )
     outputs = [t.text for t in load_translator(settings).translate(SOURCES[WMT])]
     assert sum(a != b for a, b in zip(exact, outputs, strict=True)) <= limit

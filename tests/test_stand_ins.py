@@ -106,9 +106,9 @@ def test_an_export_is_the_same(pair: Pair, request: pytest.FixtureRequest, tmp_p
 
 
 @pytest.mark.slow
-def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
-    engines = choose_engines("openvino", "float32", "float32", "cpu")
+def test_float32_by_onnxruntime_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
+    engines = choose_engines("onnxruntime", "float32", "float32", "cpu")
     pair.ours.float(), pair.drafter.float()
     batch, begin = pair.batch(BATCHES["three"])
     expected = [best["tokens"].tolist() for best in beam1(pair.stock, batch, LIMITS, **begin)]

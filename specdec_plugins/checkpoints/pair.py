@@ -94,8 +94,8 @@ def _load(path: Path, task: FairseqTask, kind: type[Model], role: str) -> Model:
 
 def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter."""
-    size, other = drafter.target_vocabulary, len(verifier.decoder.dictionary)
-    if size is not None and size != other:
+    size, other = drafter.decoder.entries, len(verifier.decoder.dictionary)
+    if size != other:
         raise CheckpointError(
             f"the drafter's target dictionary has {size} entries, the verifier's {other}; "
             "the two must be trained with the same dictionaries"

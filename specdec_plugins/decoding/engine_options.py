@@ -8,8 +8,8 @@ from specdec_plugins.decoding.options import option
 from specdec_plugins.engines.choice import COMPILED, ENGINES, PRECISIONS
 
 PRECISION = (
-    "of the arithmetic; int8: of weights and of what they are multiplied with (openvino and "
-    "onnxruntime), float16 is for GPUs, float64 to check exactness (eager only)"
+    "of the arithmetic; int8: of weights and of what they are multiplied with (onnxruntime), "
+    "float16 is for GPUs, float64 to check exactness (eager only)"
 )
 
 
@@ -19,14 +19,14 @@ class EngineOptions:
 
     engine: str = option(
         "auto",
-        "what runs the models: openvino, onnxruntime (CPUs), cuda-graphs (NVIDIA GPUs: whole "
-        "steps, recorded once), eager (PyTorch as it is: any device, the reference), auto (on a "
-        "CPU openvino, or onnxruntime for int8 without AVX-512; cuda-graphs on a GPU; else eager)",
+        "what runs the models: onnxruntime (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded "
+        "once), eager (PyTorch as it is: any device, the reference), auto (onnxruntime on a CPU if "
+        "it is installed, cuda-graphs on a GPU, else eager)",
         choices=("auto", *ENGINES),
     )
     drafter_precision: str | None = option(
         None,
-        "of the drafter (openvino and onnxruntime; by default the verifier's): changes what is "
+        "of the drafter (onnxruntime; by default the verifier's): changes what is "
         "drafted, but up to rounding not what strict acceptance puts out",
         choices=COMPILED,
     )

@@ -12,13 +12,11 @@ from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
-from specdec_plugins.engines.openvino import OpenVinoEngine
-from specdec_plugins.machine import processor_name
 
 TORCH = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = (*TORCH, "int8")
-COMPILED = ("float32", "bfloat16", "int8")
-"""Precisions of engines that compile for CPUs, the widest first."""
+COMPILED = ("float32", "int8")
+"""Precisions of ONNX Runtime, the wider first."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,7 @@ class EngineKind:
 
 
 ENGINES: dict[str, EngineKind] = {
-    "openvino": EngineKind(OpenVinoEngine, COMPILED, "cpu", ("openvino",)),
-    "onnxruntime": EngineKind(
-        OnnxRuntimeEngine, ("float32", "int8"), "cpu", ("onnxruntime", "onnx")
-    ),
+    "onnxruntime": EngineKind(OnnxRuntimeEngine, COMPILED, "cpu", ("onnxruntime", "onnx")),
     CudaGraphsEngine.name: EngineKind(CudaGraphsEngine, TORCH, "cuda"),
     EagerEngine.name: EngineKind(EagerEngine, TORCH),
 }
@@ -65,8 +60,8 @@ def check_drafter(engine: str, precision: str, drafter_precision: str | None, de
     name = engine_name(engine, precision, device)
     if drafter_precision not in (None, precision) and ENGINES[name].device != "cpu":
         raise ValueError(
-            f"--drafter-precision {drafter_precision}: is for --engine openvino and onnxruntime "
-            f"(pip install 'specdec-plugins[int8]'), and {name} runs --precision {precision} here"
+            f"--drafter-precision {drafter_precision}: is for --engine onnxruntime (pip install "
+            f"'specdec-plugins[int8]'), and {name} runs --precision {precision} here"
         )
 
 
@@ -78,9 +73,6 @@ def engine_name(engine: str, precision: str, device: str) -> str:
     """
     kind = torch.device(device).type
     names = list(ENGINES) if engine == "auto" else [engine]
-    if precision == "int8" and "avx512" not in processor_name():
-        # OpenVINO's int8 weights are multiplied as float32 there.
-        names.sort(key="openvino".__eq__)
     suitable = [name for name in names if ENGINES[name].runs(precision, kind)]
     if not suitable:
         choices = [

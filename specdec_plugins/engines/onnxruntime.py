@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import io
+import logging
+import math
 import platform
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_plugins.engines.compiled import CompiledEngine, CompiledInput
-from specdec_plugins.engines.step import Results, Run, Step
-from specdec_plugins.engines.traced_step import TracedStep
+from specdec_plugins.engines.exported_step import ExportedStep, Shape
+from specdec_plugins.engines.int8_products import int8_products, weight_bits
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import CachedStep, Results, Run, Step
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.machine import processor_name
-from specdec_plugins.models.layers import Projection
+
+logger = logging.getLogger(__name__)
+
+EAGER = "eager"
+TOLERATED = {"float32": 0.001, "int8": 0.5}
+"""Relative errors of a step. That of int8 stays below 0.1; a wrong kernel's is near 1 or above."""
 
 
-class OnnxRuntimeEngine(CompiledEngine):
-    """Run exported steps, each in one session for inputs of all sizes."""
+class OnnxRuntimeEngine:
+    """Run exported steps, each in one session for inputs of all sizes.
+
+    It takes as many threads as torch has when the engine is made. With ``fall_back``, PyTorch runs
+    the steps that cannot be exported, and the user is warned.
+    """
+
+    dtype = torch.float32
+    sizes = PaddedSizes()
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """
@@ -36,7 +44,6 @@ class OnnxRuntimeEngine(CompiledEngine):
         Raises:
             EngineError: ONNX Runtime is not installed.
         """
-        super().__init__("onnxruntime", precision, fall_back)
         try:
             import onnx  # noqa: F401  # torch exports by it
             import onnxruntime
@@ -45,14 +52,63 @@ class OnnxRuntimeEngine(CompiledEngine):
                 f"--engine onnxruntime: cannot be imported ({error}); pip install "
                 "'specdec-plugins[int8]', or use --engine eager"
             ) from error
-        self._runtime = onnxruntime
-        self._bits = weight_bits(processor_name(), platform.machine())
+        self._runtime, self._precision, self._fall_back = onnxruntime, precision, fall_back
+        self._runners: set[str] = set()
+        """The engines of the steps prepared so far."""
+        self.fallbacks: list[str] = []
+        self._threads = torch.get_num_threads()
+        self._torch_threads = 1
 
-    def compiled(self, step: Step) -> Run:
-        traced = TracedStep(step)
-        in_int8 = self._precision == "int8"
-        with int8_products(step.projections, self._bits) if in_int8 else nullcontext():
-            content = _exported(traced, in_int8)
+    @property
+    def name(self) -> str:
+        """The engines of the steps prepared so far: ``onnxruntime``, ``eager`` or both."""
+        return " and ".join(sorted(self._runners, key=EAGER.__eq__)) or "onnxruntime"
+
+    @property
+    def precision(self) -> str:
+        """The precision of the arithmetic, that of exported steps first."""
+        used = [self._precision] * (self._runners != {EAGER})
+        return " and ".join(dict.fromkeys([*used, *["float32"] * (EAGER in self._runners)]))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Leave the cores to ONNX Runtime: two pools of threads would stall each other."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._torch_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def prepare(self, step: Step) -> Run:
+        """Export and load a step.
+
+        Raises:
+            EngineError: the step cannot be exported, and PyTorch is not to run it.
+        """
+        try:
+            run = self.load(step)
+            self._runners.add("onnxruntime")
+            return run
+        except Exception as error:  # the libraries' have no base class of their own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            problem = f"cannot compile {type(step).__name__} ({reason})"
+            if not self._fall_back:
+                raise EngineError(f"--engine onnxruntime: {problem}; use --engine eager") from error
+            self.fallbacks.append(f"onnxruntime {problem}")
+            logger.warning("%s; torch runs it", self.fallbacks[-1])
+            logger.debug("onnxruntime", exc_info=True)
+            self._runners.add(EAGER)
+            self._torch_threads = self._threads
+            return step
+
+    def load(self, step: Step) -> Run:
+        """Return the step in a session; whatever it raises means that this is impossible."""
+        exported = ExportedStep(step)
+        bits = weight_bits(processor_name(), platform.machine())
+        is_int8 = self._precision == "int8"
+        with int8_products(step.projections, bits) if is_int8 else nullcontext():
+            content = exported.export()
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
@@ -60,111 +116,88 @@ class OnnxRuntimeEngine(CompiledEngine):
         # Threads that wait busily would take the cores from the other engine of a pair.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = self._runtime.InferenceSession(content, options, ["CPUExecutionProvider"])
-        run = _Session(session, traced.parts)
-        traced.check(run)
+        fresh = range(step.transient, len(exported.results) - isinstance(step, CachedStep))
+        run = _Session(session, exported, fresh)
+        exported.check(run, TOLERATED[self._precision])
         return run
 
 
 class _Session:
-    """A session, called like the step."""
+    """A session, called like the step, which reads and writes torch's memory."""
 
-    def __init__(self, session: Any, parts: Sequence[int]) -> None:
-        self._run = session.run
-        self._names = {item.name for item in session.get_inputs()}
-        self._feed: dict[str, NDArray[np.generic]] = {}
+    def __init__(self, session: Any, exported: ExportedStep, fresh: Collection[int]) -> None:
+        """``fresh``: the results that the next run must not overwrite."""
+        self._session, self._binding, self._fresh = session, session.io_binding(), fresh
+        used = {item.name for item in session.get_inputs()}
         self._inputs = [
-            CompiledInput(count, partial(self._bind, end - count))
-            for count, end in zip(parts, accumulate(parts))
+            _Input(self._binding, [name if name in used else None for name in names])
+            for names in exported.names
+        ]
+        self._results = [
+            _Result(self._binding, item.name, shape, dtype)
+            for item, (shape, dtype) in zip(session.get_outputs(), exported.results, strict=True)
         ]
 
-    def _bind(self, first: int, index: int, part: Tensor) -> None:
-        name = f"i{first + index}"
-        if name in self._names:  # The step may not need all of them.
-            self._feed[name] = part.numpy()
-
     def __call__(self, *inputs: Tensor | None) -> Results:
-        for target, x in zip(self._inputs, (x for x in inputs if x is not None), strict=True):
+        given = [x for x in inputs if x is not None]
+        for target, x in zip(self._inputs, given, strict=True):
             target.set(x)
-        return tuple(map(torch.from_numpy, self._run(None, self._feed)))
+        results = [result.sized(given) for result in self._results]
+        self._session.run_with_iobinding(self._binding)
+        return tuple(x.clone() if index in self._fresh else x for index, x in enumerate(results))
 
 
-def _exported(traced: TracedStep, in_int8: bool) -> bytes:
-    names = [f"i{index}" for index in range(sum(traced.parts))]
-    axes = {
-        name: {axis: f"{name}_{axis}" for axis, size in enumerate(shape) if size == -1}
-        for name, shape in zip(names, traced.any_shapes())
-    }
-    file = io.BytesIO()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's farewell to this exporter; numbers of layers
-        torch.onnx.export(
-            traced.module,
-            tuple(traced.example),
-            file,  # type: ignore[arg-type]  # this exporter takes it
-            input_names=names,
-            dynamic_axes={name: sizes for name, sizes in axes.items() if sizes},
-            opset_version=17,
-            custom_opsets={"com.microsoft": 1} if in_int8 else {},
-            dynamo=False,
-        )
-    return file.getvalue()
+class _Input:
+    """An input of a step, which the session reads in the caller's memory.
 
-
-def weight_bits(processor: str, machine: str) -> int:
-    """Return the bits of int8 weights whose products do not saturate.
-
-    x86 processors without VNNI add pairs of products in 16 bits:
-    https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+    A tensor that was set before and has been filled anew is not bound again.
     """
-    return 8 if "vnni" in processor or machine not in ("x86_64", "AMD64") else 7
+
+    def __init__(self, binding: Any, names: Sequence[str | None]) -> None:
+        """``names``: of the model's inputs, one for each entry of the first two dimensions if there
+        are several; None: unused."""
+        self._binding, self._names = binding, names
+        self._last: Tensor | None = None
+        self._memory: tuple[object, ...] = ()
+        """The address, shape and strides of that tensor; :attr:`_parts` keep it alive."""
+
+    def set(self, x: Tensor) -> None:
+        """Let the session read ``x``."""
+        if x is self._last:
+            return
+        memory = x.data_ptr(), x.shape, x.stride()
+        if memory != self._memory:
+            self._last, self._memory = None, ()
+            entries = x.flatten(0, 1) if len(self._names) > 1 else [x]
+            self._parts = [entry.contiguous() for entry in entries]
+            for name, part in zip(self._names, self._parts, strict=True):
+                if name is not None:
+                    self._binding.bind_input(name, *_described(part))
+            if self._parts[0].data_ptr() != x.data_ptr():
+                return  # They are copies.
+        self._last, self._memory = x, memory
 
 
-@contextmanager
-def int8_products(projections: Sequence[Projection], bits: int) -> Iterator[None]:
-    """Make exported projections int8 products in here."""
-    before = [vars(item).copy() for item in projections]
-    try:
-        for item in projections:
-            item.run_by(_Int8Map(item, bits))
-        yield
-    finally:
-        for item, state in zip(projections, before):
-            vars(item).update(state)
+class _Result:
+    """A result of a step, which the session writes to the same memory in every run."""
+
+    def __init__(self, binding: Any, name: str, shape: Shape, dtype: torch.dtype) -> None:
+        self._binding, self._name, self._shape = binding, name, shape
+        self._memory = torch.empty(0, dtype=dtype)
+        self._last: Tensor | None = None
+
+    def sized(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the tensor that the next run will fill."""
+        shape = [n if isinstance(n, int) else inputs[n[0]].size(n[1]) - n[2] for n in self._shape]
+        if self._last is None or list(self._last.shape) != shape:
+            count = math.prod(shape)
+            if len(self._memory) < count:
+                self._memory = self._memory.new_empty(count)
+            self._last = self._memory[:count].view(shape)
+            self._binding.bind_output(self._name, *_described(self._last))
+        return self._last
 
 
-class _Int8Map:
-    """A projection whose weights have a scale for each output, and inputs one for all."""
-
-    def __init__(self, projection: Projection, bits: int) -> None:
-        assert projection.weight is not None
-        weight = projection.weight.detach()
-        scale = weight.abs().amax(1).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
-        self._scale, self._zero = scale, torch.zeros(len(scale), dtype=torch.int8)
-        self._weight = (weight / scale[:, None]).round().to(torch.int8).t().contiguous()
-        bias = projection.bias
-        self._bias = torch.zeros_like(scale) if bias is None else bias.detach()
-        self._relu = projection.relu
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = _Int8Product.apply(  # type: ignore[no-untyped-call]
-            x, self._weight, self._scale, self._zero, self._bias
-        )
-        return F.relu(y) if self._relu else y
-
-
-class _Int8Product(torch.autograd.Function):
-    """ONNX Runtime's product, which makes its input int8 first."""
-
-    @staticmethod
-    def forward(
-        context: object, x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor, bias: Tensor
-    ) -> Tensor:
-        return F.linear(x, (weight * scale).t(), bias)
-
-    @staticmethod
-    def symbolic(graph: Any, x: Any, weight: Any, scale: Any, zero: Any, bias: Any) -> Any:
-        result = graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, scale, zero, bias)
-        kind, outputs = x.type(), weight.type().sizes()[1:]
-        return result.setType(
-            kind.with_sizes([*kind.sizes()[:-1], *outputs]) if kind.sizes() else kind
-        )
+def _described(x: Tensor) -> tuple[object, ...]:
+    """Return what a binding asks for: the device, the type, the shape and the address."""
+    return "cpu", 0, x.numpy().dtype.type, list(x.shape), x.data_ptr()

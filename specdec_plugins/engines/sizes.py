@@ -51,28 +51,9 @@ class PaddedSizes(Sizes):
 
     exact = False
     CACHED = tuple(_steps(32, (32, 128), (64, 512), (256, 4096)))
-    SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
-    # A draft of a round number of tokens goes with the one before it.
-    SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))
-    # The tokens that a step or two have committed. Few sizes, since a model compiled for each holds
-    # the weights once more, and models that take turns leave the processor's cache.
-    PREFIX = (8, 16, *_steps(32, (32, 256), (256, 4096)))
-    ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 
     def room(self, positions: int) -> int:
         return _at_least(positions, self.CACHED)
-
-    def slots(self, tokens: int) -> int:
-        return _at_least(tokens, self.SLOTS)
-
-    def block(self, prefix: int, slots: int) -> int:
-        return _at_least(prefix, self.PREFIX) + slots
-
-    def source(self, tokens: int) -> int:
-        return _at_least(tokens, self.SOURCE)
-
-    def rows(self, rows: int) -> int:
-        return _at_least(rows, self.ROWS)
 
 
 def _at_least(size: int, sizes: tuple[int, ...]) -> int:

@@ -7,12 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.models.layers import (
-    Attend,
-    DecoderLayerRunner,
-    Projection,
-    attended,
-)
+from specdec_plugins.models.attention import Attend, attended, self_attended, split_heads
+from specdec_plugins.models.layers import DecoderLayerRunner, Projection
 
 Results = tuple[Tensor, ...]
 Run = Callable[..., Results]
@@ -31,8 +27,6 @@ class Step(nn.Module):
 
     projections: Sequence[Projection] = ()
     """The linear maps, whose weights an engine may hold in another form."""
-    lookups: Sequence[Tensor] = ()
-    """Matrices whose rows are looked up."""
 
     def example(self) -> tuple[Tensor | None, ...]:
         """Return inputs of small, distinct sizes to trace; None for inputs that never occur."""
@@ -86,41 +80,36 @@ class CachedStep(Step):
             inputs: those of :meth:`run`.
         """
         new: list[Tensor] = []
-        attends = [_joined(keys, values, mask, new) for keys, values in past]
+        attends = [_joined(layer.heads, pair, mask, new) for layer, pair in zip(self.layers, past)]
         results = self.run(attends, *inputs)
-        return (*results, torch.stack(new))
+        layer, (rows, slots, _) = self.layers[0], new[0].shape
+        stacked = torch.cat(new, dim=-1).view(rows, slots, len(new), 2, layer.heads, -1)
+        return (*results, stacked.permute(2, 3, 0, 4, 1, 5))
 
     def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
         """Write new keys and values into room at the end of ``past``; joining them takes longer."""
         assert inputs[0] is not None
         slots = inputs[0].size(1)
-        results = self.run([_in_room(layer, mask, slots) for layer in past], *inputs)
+        results = self.run([_in_room(past.size(3), layer, mask, slots) for layer in past], *inputs)
         return (*results, past[..., -slots:, :])
 
 
-def _joined(
-    past_keys: Tensor, past_values: Tensor, mask: Tensor | None, new: list[Tensor]
-) -> Attend:
-    """Return self-attention over cached positions ``(rows, heads, width, dim)`` and new ones.
-
-    The keys and values of the new ones are appended to ``new``.
-    """
+def _joined(heads: int, past: Sequence[Tensor], mask: Tensor | None, new: list[Tensor]) -> Attend:
+    """Return self-attention over cached positions and new ones, of which it appends to ``new``."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        new.append(key_value.permute(2, 0, 3, 1, 4))
-        keys, values = new[-1]
-        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
-        return attended(query, keys, values, mask)
+        new.append(key_value)
+        return self_attended(query, key_value, heads, mask, (past[0], past[1]))
 
     return attend
 
 
-def _in_room(past: Tensor, mask: Tensor | None, slots: int) -> Attend:
+def _in_room(heads: int, past: Tensor, mask: Tensor | None, slots: int) -> Attend:
     """Return self-attention over ``(2, rows, heads, width + slots, dim)``; it writes the last."""
     keys, values = past
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        past[..., -slots:, :] = key_value.permute(2, 0, 3, 1, 4)
+        past[..., -slots:, :] = split_heads(key_value, heads)
         return attended(query, keys, values, mask)
 
     return attend

@@ -66,7 +66,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
 def versions() -> dict[str, str]:
     """Return the versions of Python and the libraries; of extras, if they are installed."""
     installed = {}
-    for name in ("fairseq-fixed", "openvino", "onnxruntime"):
+    for name in ("fairseq-fixed", "onnxruntime"):
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
     # The same package may be of one distribution or the other.

@@ -24,6 +24,8 @@ from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter
 
+FORMER = {"slot_feature", "confidence_feature"}
+"""Settings in older files; heads have both features."""
 DOUBT = 1e-6
 """Probabilities of drafted tokens are kept this far from 0 and 1."""
 
@@ -36,10 +38,6 @@ class HeadSettings:
     """Width of the drafter's states."""
     layers: int
     """Residual blocks."""
-    slot_feature: bool
-    """True if it reads the slot's index in the block."""
-    confidence_feature: bool
-    """True if it reads the drafter's probability of the chosen token."""
     block_size: int
     drafter: str
     """:func:`fingerprint` of the drafter."""
@@ -60,7 +58,7 @@ class HeadSettings:
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
         """Return the settings of such a mapping."""
         fields = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-        rule = {name: value for name, value in saved.items() if name not in fields}
+        rule = {name: saved[name] for name in saved.keys() - fields - FORMER}
         return cls(**fields, rule=rule)
 
 
@@ -97,13 +95,9 @@ class AcceptanceHead(nn.Module):
         super().__init__()
         self.settings = settings
         channels = settings.channels
-        self.slots: nn.Parameter | None = None
-        if settings.slot_feature:
-            self.slots = nn.Parameter(torch.zeros(settings.block_size, channels))
-        self.confidence: nn.Linear | None = None
-        if settings.confidence_feature:
-            self.confidence = nn.Linear(2, channels, bias=False)
-            nn.init.zeros_(self.confidence.weight)
+        self.slots = nn.Parameter(torch.zeros(settings.block_size, channels))
+        self.confidence = nn.Linear(2, channels, bias=False)
+        nn.init.zeros_(self.confidence.weight)
         self.blocks = nn.ModuleList(ResidualBlock(channels) for _ in range(settings.layers))
         self.out = nn.Linear(channels, 1)
         nn.init.zeros_(self.out.weight)
@@ -116,12 +110,9 @@ class AcceptanceHead(nn.Module):
             states: ``(…, slots, channels)`` the drafter's last states.
             confidences: ``(…, slots)`` the drafter's probability of each token that it chose.
         """
-        x = states.to(self.out.weight.dtype)
-        if self.slots is not None:
-            x = x + self.slots[: states.size(-2)]
-        if self.confidence is not None:
-            p = confidences.clamp(DOUBT, 1 - DOUBT)
-            x = x + self.confidence(torch.stack([p, 1 - p], dim=-1).log().to(x.dtype))
+        x = states.to(self.out.weight.dtype) + self.slots[: states.size(-2)]
+        p = confidences.clamp(DOUBT, 1 - DOUBT)
+        x = x + self.confidence(torch.stack([p, 1 - p], dim=-1).log().to(x.dtype))
         for block in self.blocks:
             x = block(x)
         return self.out(x)[..., 0]
@@ -141,7 +132,7 @@ class AcceptanceHead(nn.Module):
             ValueError: the weights are those of a head for something else.
         """
         expected = self.settings.to_file()
-        for name in {**expected, **state}:
+        for name in (expected.keys() | state) - FORMER:
             if state.get(name) != expected.get(name):
                 other = f"{name} {state.get(name)}, not {expected.get(name)}"
                 raise ValueError(
@@ -155,8 +146,6 @@ class AcceptanceHeadConfig(FairseqDataclass):
 
     drafter: str = option_of("", "checkpoint of the drafter that the head is for")
     head_layers: int = option_of(0, "residual blocks of the head; 3 as in SpecDec++, but slower")
-    no_slot_feature: bool = option_of(False, "do not tell the head the index in the block")
-    no_confidence_feature: bool = option_of(False, "nor the drafter's own probabilities")
 
 
 @register_model("acceptance_head", dataclass=AcceptanceHeadConfig)
@@ -191,8 +180,6 @@ class AcceptanceHeadModel(BaseFairseqModel):
         settings = HeadSettings(
             channels=drafter.decoder.channels,
             layers=cfg.head_layers,
-            slot_feature=not cfg.no_slot_feature,
-            confidence_feature=not cfg.no_confidence_feature,
             block_size=block_size,
             drafter=fingerprint(drafter),
             rule=rule.values,

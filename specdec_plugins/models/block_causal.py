@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
@@ -34,9 +33,9 @@ from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.lattice import PreviousTokenHead, SlotScorer, TokenChain
 from specdec_plugins.models.layers import Projection, positioned, projection
-from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 
 
 def option_of(default: Any, text: str) -> Any:
@@ -241,19 +240,6 @@ class BlockCausalDrafter(Drafter):
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
         decoder = cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
         return cls(cfg, encoder, decoder, target.eos())
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept what the base class does, and weights that read the verifier's last states only
-        where those of other layers are read, too (``--finetune-from-model``): these count for
-        nothing, at first."""
-        super().upgrade_state_dict_named(state_dict, name)
-        key, layer = "decoder.feature_projection.weight", self.decoder.feature_projection
-        key = f"{name}.{key}" if name else key
-        saved = state_dict.get(key)
-        if layer is None or saved is None or saved.size(1) != self.cfg.verifier_embed_dim:
-            return
-        # The last states come last: with_layers().
-        state_dict[key] = F.pad(saved, (layer.in_features - saved.size(1), 0))
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Attach the verifier, as the base class does.

@@ -95,12 +95,6 @@ class Drafter(BaseFairseqModel):
             name = "from_pretrained: name the drafter's checkpoint before the verifier's"
             raise ValueError(f"a drafter needs --task translation_specdec ({name})")
 
-    @property
-    def target_vocabulary(self) -> int | None:
-        """Entries of this drafter's own target table; None where it reads the verifier's."""
-        table = getattr(self.decoder, "embed_tokens", None)
-        return None if table is None else int(table.num_embeddings)
-
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Let the drafter read the verifier's encoder, tables and states; it never changes them.
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
-from specdec_plugins.models.lattice import CANDIDATES, SlotLogits, SlotScores
+from specdec_plugins.models.attention import Attend
+from specdec_plugins.models.lattice import LogitScorer, SlotScorer
 from specdec_plugins.models.layers import (
-    Attend,
     DecoderLayerRunner,
     KeysValues,
     Projection,
     position_table,
-    source_mask,
-    source_memory,
 )
 from specdec_plugins.models.rows import keep_rows
 
@@ -51,45 +49,6 @@ class Memory:
         assert isinstance(self.keys_values, Tensor)
         rest = (None if x is None else change(x, 0) for x in (self.mask, self.copies))
         return Memory(change(self.keys_values, 2), *rest)
-
-
-class SlotScorer(Protocol):
-    """Scores the tokens that slots of a block may hold, by weights that must not change."""
-
-    projections: Sequence[Projection]
-    lookups: Sequence[Tensor]
-    """Both those of a :class:`~specdec_plugins.engines.step.Step`."""
-    candidates: int
-    """Candidates of each slot of a lattice."""
-
-    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, ...]:
-        """Score slots with states ``(rows, slots, channels)`` after tokens ``last`` ``(rows,)``."""
-        ...
-
-    def read(self, *scores: Tensor) -> SlotScores:
-        """Wrap the tensors returned by a call."""
-        ...
-
-
-class LogitScorer:
-    """Scores every slot alone."""
-
-    lookups: Sequence[Tensor] = ()
-
-    def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
-        """``vocabulary``: ``(n,)`` the draft vocabulary; None: all tokens."""
-        self._logits, self._vocabulary = logits, vocabulary
-        self.projections: Sequence[Projection] = [logits]
-        assert logits.weight is not None
-        # Pad is never a candidate.
-        self.candidates = min(CANDIDATES, len(logits.weight) - (vocabulary is None))
-
-    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
-        return (self._logits(x),)
-
-    def read(self, *scores: Tensor) -> SlotLogits:
-        # In float32: on a CPU, bfloat16's argmax is five times slower.
-        return SlotLogits(scores[0].float(), self._vocabulary)
 
 
 class DrafterDecoder(nn.Module):
@@ -193,15 +152,6 @@ class DrafterDecoder(nn.Module):
         ban = weight.new_zeros(len(weight))
         ban[self.padding] = torch.finfo(ban.dtype).min / 2
         return Projection(weight, ban)
-
-    def memory(
-        self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor
-    ) -> Memory:
-        """Project the source once."""
-        states = encoder_out["encoder_out"][0]
-        mask = source_mask(encoder_out, states.dtype)
-        copies = self.copies(encoder_out, mask, table)
-        return Memory(source_memory(runners, states), mask, copies)
 
     def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
         """Return soft copies of the source, in decoders that make them."""

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
+from specdec_plugins.models.attention import Attend, attended, dropout
 
 if TYPE_CHECKING:
     from fairseq.modules import (
         LearnedPositionalEmbedding,
-        MultiheadAttention,
         SinusoidalPositionalEmbedding,
     )
     from fairseq.modules.transformer_layer import (
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     Positions: TypeAlias = "LearnedPositionalEmbedding | SinusoidalPositionalEmbedding"
 
-Attend = Callable[[Tensor, Tensor], Tensor]
-"""(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
--> ``(batch, slots, heads * dim)``."""
 KeysValues = Tensor | Sequence[tuple[Tensor, Tensor]]
 """Keys and values of cross-attention ``(layers, 2, batch, heads, source, dim)``, or a pair for each
 layer."""
@@ -111,9 +108,9 @@ class LayerRunner:
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:
         """Return self-attention and its residual, ``(batch, slots, channels)``."""
         normed = self.self_norm(x) if self.norms_before else x
-        batch, slots, _ = normed.shape
-        qkv = self.self_input(normed).view(batch, slots, 3, self.heads, -1)
-        y = self.self_output(attend(qkv[:, :, 0], qkv[:, :, 1:]))
+        channels = self.heads * self.head_dim
+        query, key_value = torch.split(self.self_input(normed), [channels, 2 * channels], -1)
+        y = self.self_output(attend(query, key_value))
         return self._residual(x, y, self.self_norm)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
@@ -168,11 +165,10 @@ class DecoderLayerRunner(LayerRunner):
         """
         x = self._attend(x, attend)
         normed = self.cross_norm(x) if self.norms_before else x
-        batch, slots, _ = normed.shape
-        query = self.query(normed).view(batch, slots, self.heads, -1)
         keys, values = memory
         probability = 0.0 if self.frozen else dropout(self.layer.encoder_attn)
-        y = self.cross_output(attended(query, keys, values, memory_mask, probability))
+        y = attended(self.query(normed), keys, values, memory_mask, probability)
+        y = self.cross_output(y)
         x = self._residual(x, y, self.cross_norm)
         return self._feed_forward(x if only is None else x[only])
 
@@ -180,46 +176,14 @@ class DecoderLayerRunner(LayerRunner):
         """Return keys and values ``(2, batch, heads, source, dim)`` of cross-attention to states
         ``(source, batch, channels)``."""
         source, batch, _ = encoder_out.shape
-        both = self.memory_input(encoder_out).view(source, batch, 2, self.heads, -1)
+        both = self.memory_input(encoder_out)
+        both = both.view(source, batch, 2, self.heads, self.head_dim)
         return both.permute(2, 1, 3, 0, 4).contiguous()
 
 
 def source_memory(runners: list[DecoderLayerRunner], encoder_out: Tensor) -> Tensor:
     """Return ``(layers, 2, batch, heads, source, dim)`` each layer's keys and values."""
     return torch.stack([runner.project(encoder_out) for runner in runners])
-
-
-def attended(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, probability: float = 0.0
-) -> Tensor:
-    """Return attention ``(batch, slots, heads * dim)`` for queries ``(batch, slots, heads, dim)``.
-
-    Args:
-        keys, values: ``(batch, heads, n, dim)``.
-        mask: added to the scores.
-        probability: dropout; traced attention has none.
-    """
-    query = query.transpose(1, 2)
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        # Step by step: OpenVINO makes torch's own function multiply and transpose all keys first.
-        scores = (query * int(query.size(-1)) ** -0.5) @ keys.transpose(-1, -2)
-        y = (scores if mask is None else scores + mask).softmax(-1) @ values
-    else:
-        y = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, dropout_p=probability
-        )
-    return y.transpose(1, 2).flatten(2)
-
-
-def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
-    """Return self-attention among the slots of a pass, with an additive ``mask``."""
-    probability = dropout(attention)
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        keys, values = key_value.permute(2, 0, 3, 1, 4)
-        return attended(query, keys, values, mask, probability)
-
-    return attend
 
 
 def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
@@ -229,11 +193,6 @@ def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
     # As an int, not a traced size: normalisation is over a fixed number of channels.
     normed = [F.layer_norm(x, [int(x.size(-1))]) for x in inner]
     return torch.cat([*normed, states], dim=-1)
-
-
-def dropout(attention: MultiheadAttention) -> float:
-    """Return the dropout probability of an attention's weights in its present mode."""
-    return float(attention.dropout_module.p) if attention.training else 0.0
 
 
 def lowest(dtype: torch.dtype) -> float:

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.fairseq_types import EncoderOut
-from specdec_plugins.models.drafter_decoder import DrafterDecoder
-from specdec_plugins.models.layers import additive, among_themselves
+from specdec_plugins.models.attention import among_themselves
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.layers import additive, source_mask, source_memory
 
 CHUNK = 2**26
 """Logits that exist at the same time: 256 MiB in float32."""
@@ -67,7 +68,10 @@ class TrainingPass:
         self._features, self._labels = features, labels
         self._runners = decoder.runners()
         self._table = decoder.positions(target.size(1) + blocks.gold.size(2))
-        self._memory = decoder.memory(encoder_out, self._runners, self._table)
+        states = encoder_out["encoder_out"][0]
+        mask = source_mask(encoder_out, states.dtype)
+        copies = decoder.copies(encoder_out, mask, self._table)
+        self._memory = Memory(source_memory(self._runners, states), mask, copies)
         scored = blocks.scored
         self._gold, self._at = blocks.gold[scored], blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]

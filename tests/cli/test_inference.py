@@ -314,7 +314,7 @@ def test_order_is_that_of_the_input(
     [
         ("--bf16 --engine eager", {"precision": "bfloat16"}),
         ("--bf16 --strategy fairseq", {"precision": "bfloat16"}),
-        ("--engine openvino --controller tree", {"engine": "openvino", "precision": "float32"}),
+        ("--engine onnxruntime --controller tree", {"engine": "onnxruntime"}),
         ("--beta 3 --tau 1", {"depends": False}),
         ("--beta 3 --controller confidence --refit-threshold", {"depends": True}),
         ("--controller oracle --strategy specdec", {"depends": False}),
@@ -323,8 +323,8 @@ def test_order_is_that_of_the_input(
 def test_engine_and_dependence_are_reported(
     run: RunScript, tmp_path: Path, flags: str, reported: dict[str, Any]
 ) -> None:
-    if "openvino" in flags:
-        pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    if "onnxruntime" in flags:
+        pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     stats = tmp_path / "stats.json"
     assert run("--stats", "--stats-json", str(stats), "--cpu", *flags.split()) == 0
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import need_bfloat16
 
-from specdec_plugins.engines import choice, openvino
+from specdec_plugins.engines import choice
 from specdec_plugins.engines.choice import TORCH, choose_engine, choose_engines, engine_name
 from specdec_plugins.files.errors import EngineError
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-def test_without_openvino(precision: str) -> None:
+def test_without_onnxruntime(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "is_installed", lambda name: name == "eager")
     engine = choose_engine("auto", precision, "cpu")
     assert (engine.name, engine.precision) == ("eager", precision)
     assert engine.dtype == getattr(torch, precision)
@@ -20,10 +20,10 @@ def test_without_openvino(precision: str) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "name"),
-    [("float32", "openvino"), ("int8", "openvino"), ("float64", "eager")],
+    [("float32", "onnxruntime"), ("int8", "onnxruntime"), ("float64", "eager")],
 )
-def test_with_openvino(precision: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+def test_with_onnxruntime(precision: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     monkeypatch.setattr(choice, "is_installed", lambda engine: True)
     engine = choose_engine("auto", precision, "cpu")
     assert (engine.name, engine.precision) == (name, precision)
@@ -35,8 +35,8 @@ def test_with_openvino(precision: str, name: str, monkeypatch: pytest.MonkeyPatc
         ("eager", "int8", "cpu"),
         ("auto", "int8", "cuda"),
         ("auto", "float16", "cpu"),
-        ("openvino", "float64", "cpu"),
-        ("openvino", "float32", "cuda"),
+        ("onnxruntime", "float64", "cpu"),
+        ("onnxruntime", "float32", "cuda"),
         ("cuda-graphs", "float32", "cpu"),
         ("cuda-graphs", "int8", "cuda"),
     ],
@@ -52,37 +52,29 @@ def test_on_a_gpu(precision: str) -> None:
     assert choose_engine("eager", precision, "cuda").name == "eager"
 
 
-@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("precision", [None, "int8"])
 def test_the_drafter_shares_the_engine_unless_its_precision_differs(
     precision: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need_bfloat16()
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     monkeypatch.setattr(choice, "is_installed", lambda engine: True)
-    engines = choose_engines("auto", "bfloat16", precision, "cpu")
+    engines = choose_engines("auto", "int8", precision, "cpu")
     assert engines.verifier is engines.drafter
     engines = choose_engines("auto", "float32", precision, "cpu")
+    assert (engines.verifier is engines.drafter) == (precision is None)
     assert engines.verifier.precision == "float32"
     drafter = engines.drafter
-    assert (drafter.name, drafter.precision) == ("openvino", precision or "float32")
-
-
-def test_a_precision_that_falls_back_to_the_verifiers_shares_its_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
-    monkeypatch.setattr(openvino, "has_bfloat16", lambda: False)
-    engines = choose_engines("openvino", "float32", "bfloat16", "cpu")
-    assert engines.verifier is engines.drafter
+    assert (drafter.name, drafter.precision) == ("onnxruntime", precision or "float32")
 
 
 @pytest.mark.parametrize(("engine", "precision"), [("eager", "float32"), ("auto", "float64")])
 def test_eager_has_one_precision(engine: str, precision: str) -> None:
-    with pytest.raises(ValueError, match=r"--drafter-precision bfloat16: .* eager runs"):
-        choose_engines(engine, precision, "bfloat16", "cpu")
+    with pytest.raises(ValueError, match=r"--drafter-precision int8: .* eager runs"):
+        choose_engines(engine, precision, "int8", "cpu")
 
 
 def test_engines_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
-    for engine, precision in (("auto", "int8"), ("openvino", "float32")):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    for engine, precision in (("auto", "int8"), ("onnxruntime", "float32")):
         with pytest.raises(EngineError, match=r"specdec-plugins\["):
             choose_engine(engine, precision, "cpu")

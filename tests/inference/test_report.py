@@ -48,7 +48,7 @@ def settings(tmp_path: Path) -> Settings:
         source_lang="en",
         target_lang="de",
         target_prefix="__de__",
-        engine="openvino",
+        engine="onnxruntime",
         precision="bfloat16",
         drafter_precision="int8",
         tokenizer="moses",

@@ -42,11 +42,11 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
         load_translator(make_settings(world, **relaxed))
 
 
-@pytest.mark.parametrize("engine", ["eager", "openvino"])
+@pytest.mark.parametrize("engine", ["eager", "onnxruntime"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_threads_wait_for_each_other(engine: str, batch: int, world: Path) -> None:
-    if engine == "openvino":
-        pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    if engine == "onnxruntime":
+        pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     translator = load_translator(make_settings(world, engine=engine, batch=batch))
     expected = [result.text for result in translator.translate(SENTENCES)]
     with ThreadPoolExecutor(4) as pool:

@@ -26,8 +26,6 @@ def make_head(**changes: Any) -> AcceptanceHead:
     settings: dict[str, Any] = {
         "channels": 16,
         "layers": 3,
-        "slot_feature": True,
-        "confidence_feature": True,
         "block_size": 4,
         "rule": StrictRule().values,
         "drafter": "0" * 64,
@@ -50,8 +48,6 @@ def inputs(slots: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_head_is_what_its_definition_says(layers: int) -> None:
     head = make_head(layers=layers, temperature=1.5, bias=-0.25)
     states, confidences = inputs()
-    assert head.slots is not None
-    assert head.confidence is not None
     features = torch.stack([confidences.log(), (1 - confidences).log()], -1)
     x = states + head.slots + features @ head.confidence.weight.T
     for block in head.blocks:
@@ -60,18 +56,6 @@ def test_a_head_is_what_its_definition_says(layers: int) -> None:
     logits = (x @ head.out.weight.T + head.out.bias)[..., 0]
     torch.testing.assert_close(head.logits(states, confidences), logits)
     torch.testing.assert_close(head(states, confidences), (logits / 1.5 - 0.25).sigmoid())
-
-
-@pytest.mark.parametrize("feature", ["slot_feature", "confidence_feature"])
-def test_features_can_be_left_out(feature: str) -> None:
-    states, confidences = inputs()
-    states[:] = states[:1, :1]
-    confidences[:] = 0.5
-    confidences[0] = 0.9
-    for given in (True, False):
-        other = {"slot_feature": False, "confidence_feature": False, feature: given}
-        spread = make_head(**other)(states, confidences).std()
-        assert (spread > 1e-3) == given
 
 
 def test_fewer_slots_than_it_was_trained_for() -> None:
@@ -123,9 +107,10 @@ def task() -> Namespace:
 
 class TestModel:
     def test_only_the_head_is_trained_and_saved(self, task: Namespace) -> None:
-        model = build(task, head_layers=1, no_slot_feature=True)
+        model = build(task, head_layers=1)
         names = {name for name, _ in model.named_parameters()}
         assert names == {
+            "head.slots",
             "head.confidence.weight",
             "head.blocks.0.linear.weight",
             "head.blocks.0.linear.bias",

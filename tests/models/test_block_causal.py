@@ -119,7 +119,6 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     assert not any(id(parameter) in theirs for parameter in model.parameters())
     foreign = ("encoder.", "decoder.embed_tokens", "decoder.output_projection", "_verifier")
     assert not [key for key in model.state_dict() if key.startswith(foreign)]
-    assert model.target_vocabulary is None
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     slot_logits(model(*inputs([9, 7], [[4], [0]]))).square().mean().backward()
@@ -156,19 +155,6 @@ def test_features_of_several_layers() -> None:
     inner = [extra["inner_states"][layer].transpose(0, 1) for layer in (1, 2)]
     expected = [(x - x.mean(-1, True)) / (x.var(-1, False, True) + 1e-5).sqrt() for x in inner]
     torch.testing.assert_close(features, torch.cat([*expected, states], dim=-1))
-
-
-def test_a_drafter_goes_on_with_features_of_more_layers() -> None:
-    """As it was, until it has learnt to use them."""
-    task = task_with_verifier()
-    before = make_causal(task, verifier_features=True)
-    after = make_causal(task, verifier_features=True, verifier_feature_layers="1,2")
-    after.load_state_dict(before.state_dict(), strict=True, model_cfg=after.cfg)
-    arguments = inputs([9, 7], [[4], [0]])
-    found = slot_logits(after(*arguments))
-    torch.testing.assert_close(found, slot_logits(before(*arguments)))
-    after.load_state_dict(after.state_dict(), strict=True, model_cfg=after.cfg)
-    assert torch.equal(slot_logits(after(*arguments)), found)
 
 
 def test_verifier_states_are_those_that_predict_the_target() -> None:
@@ -320,7 +306,7 @@ class TestPreviousTokenHead:
     def test_pad_is_not_chosen_from_a_small_vocabulary(self) -> None:
         """Not even where every token is a candidate."""
         model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
-        assert model.target_vocabulary <= model.decoder.previous.CANDIDATES
+        assert model.decoder.entries <= model.decoder.previous.CANDIDATES
         torch.manual_seed(0)
         x = torch.randn(50, 6, 16, dtype=torch.float64)
         last = torch.full((50,), EOS)

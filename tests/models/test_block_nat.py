@@ -29,6 +29,7 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
+from specdec_plugins.models.drafter_decoder import Memory
 
 PAD, EOS, UNK = 1, 2, 3
 
@@ -113,7 +114,8 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     tokens = torch.cat([target[:, :2], target[:, 2:6].masked_fill(~revealed[0], UNK)], dim=1)
     table = model.decoder.positions(6)
     encoder_out = model.encode(source, torch.tensor([5]))
-    memory = model.decoder.memory(encoder_out, model.decoder.runners(), table)
+    copies = model.decoder.copies(encoder_out, None, table)
+    memory = Memory(torch.empty(0), None, copies)
     positions = torch.arange(6)[None]
     is_mask = torch.zeros(1, 6, dtype=torch.bool)
     x = model.decoder.embed(tokens, is_mask, positions, memory, table, None)

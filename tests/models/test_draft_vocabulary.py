@@ -18,7 +18,8 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, St
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.exported_step import example_inputs
+from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -107,15 +108,14 @@ def test_drafts_are_of_the_list(
 @torch.no_grad()
 def test_compiled_steps_draft_the_same(precision: str) -> None:
     """Candidates of the compiled step are tokens, not places in the list."""
-    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     from specdec_plugins.decoding.steps.drafter import DrafterStep
-    from specdec_plugins.engines.traced_step import example_inputs
 
     tokens = [EOS, 5, 9, 14, 17, 20, 22]
     step = DrafterStep(make("head", tokens).float()).eval()
-    inputs = example_inputs(step)
+    inputs = example_inputs(step, 2, 5)
     expected = step(*inputs)
-    found = OpenVinoEngine(precision).prepare(step)(*inputs)
+    found = OnnxRuntimeEngine(precision).prepare(step)(*inputs)
     assert set(found[1].flatten().tolist()) == set(tokens)
     if precision == "float32":
         assert torch.equal(found[1], expected[1])

@@ -10,10 +10,10 @@ from conftest import make_verifier
 from drafters import make_targets
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 
+from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     additive,
-    among_themselves,
     position_table,
     source_mask,
 )

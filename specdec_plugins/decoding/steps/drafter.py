@@ -31,10 +31,11 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.lattice import SlotScores
-from specdec_plugins.models.layers import Attend, KeysValues
+from specdec_plugins.models.layers import KeysValues
 
 
 class DrafterStep(CachedStep):
@@ -55,7 +56,6 @@ class DrafterStep(CachedStep):
             self.layers = self.decoder.runners(frozen=True)
             self.score = self.decoder.slot_scorer()
             self.projections = [*all_projections(self.layers), *self.score.projections]
-            self.lookups = [self.tables.embed_tokens.weight, *self.score.lookups]
             if model.uses_verifier_features:
                 self._read = self.decoder.feature_reader()
                 self.projections.append(self._read)
@@ -87,6 +87,8 @@ class DrafterStep(CachedStep):
             memory, memory_mask, copies: see :class:`Memory`.
             features: ``(rows, n, channels)`` the verifier's states for the first n slots.
         """
+        if memory_mask is not None:
+            memory_mask = memory_mask.expand(-1, -1, tokens.size(1), -1)
         known = Memory(memory, memory_mask, copies)
         if features is not None and self._read is not None:
             features = self._read(features)

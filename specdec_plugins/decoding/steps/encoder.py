@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
+from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
     LayerRunner,
     Projection,
     additive,
-    among_themselves,
     position_table,
     positioned,
     source_mask,
@@ -134,6 +134,8 @@ class EncoderStep(SourceStep):
 
         ``mask``: ``(batch, 1, 1, source)``, to be added to attention scores.
         """
+        if mask is not None:
+            mask = mask.expand(-1, -1, x.size(1), -1)
         for runner in self._layers:
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
         return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)

@@ -1,10 +1,9 @@
-"""Compiled steps give what PyTorch gives, as far as their precision goes."""
+"""ONNX Runtime gives what PyTorch gives, as far as its precision goes."""
 
 from __future__ import annotations
 
 import copy
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,25 +20,16 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
-from specdec_plugins.engines.choice import ENGINES
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.onnxruntime import weight_bits
-from specdec_plugins.engines.openvino import has_bfloat16
+from specdec_plugins.engines.exported_step import example_inputs
+from specdec_plugins.engines.int8_products import weight_bits
+from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.step import Step
-from specdec_plugins.engines.traced_step import example_inputs
 from specdec_plugins.files.errors import EngineError
 
-for library in ("openvino", "onnxruntime", "onnx"):
+for library in ("onnxruntime", "onnx"):
     pytest.importorskip(library, reason="the extra [int8] is not installed")
-
-COMPILED = [name for name, kind in ENGINES.items() if kind.device == "cpu"]
-EVERY_ENGINE = pytest.mark.parametrize("engine", COMPILED)
-
-
-def make(engine: str, precision: str = "float32", fall_back: bool = False) -> Any:
-    return ENGINES[engine].make(precision, fall_back=fall_back)
-
 
 K = 4
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -120,17 +110,17 @@ class TwoMatrices(Step):
 
 
 class Twice(Step):
-    """A step that computes something else when it is compiled."""
+    """A step that computes something else when it is exported."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (x * (2 if torch.jit.is_tracing() else 1),)
+        return (x * (2 if torch.onnx.is_in_onnx_export() else 1),)
 
     def example(self) -> tuple[torch.Tensor]:
         return (torch.ones(2, 3),)
 
 
 class Strange(Step):
-    """A step that cannot be compiled."""
+    """A step that cannot be exported."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.special.airy_ai(x),)
@@ -139,7 +129,6 @@ class Strange(Step):
         return (torch.ones(2),)
 
 
-@EVERY_ENGINE
 @pytest.mark.parametrize(
     "name",
     [
@@ -149,9 +138,9 @@ class Strange(Step):
         pytest.param("no positions, narrow", marks=pytest.mark.slow),
     ],
 )
-def test_as_pytorch(engine: str, name: str) -> None:
+def test_as_pytorch(name: str) -> None:
     """The tokens are the same, and scores as exact as float32."""
-    compiled = make(engine)
+    compiled = OnnxRuntimeEngine()
     for controller, batches in (("tree", ([6, 3, 9], [7, 12, 4], [5])), ("constant", ([17],))):
         expected = decode(name, EagerEngine(), controller, *batches)
         for results, reference in zip(
@@ -163,10 +152,9 @@ def test_as_pytorch(engine: str, name: str) -> None:
             torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
 
 
-@EVERY_ENGINE
-def test_another_tensor_in_the_same_memory(engine: str) -> None:
+def test_another_tensor_in_the_same_memory() -> None:
     """It need not be set again, unlike a tensor elsewhere."""
-    run, memory = make(engine).prepare(TwoMatrices()), np.ones((2, 128), np.float32)
+    run, memory = OnnxRuntimeEngine().prepare(TwoMatrices()), np.ones((2, 128), np.float32)
     for value in (1, 2):
         memory[:] = value
         assert run(torch.from_numpy(memory))[0][0, 0] == value
@@ -178,12 +166,11 @@ def test_another_tensor_in_the_same_memory(engine: str) -> None:
         assert run(across.T)[0][0, 0] == value
 
 
-@EVERY_ENGINE
-def test_inputs_that_were_filled_anew_are_read_again(engine: str) -> None:
+def test_inputs_that_were_filled_anew_are_read_again() -> None:
     """The engine reads them where they lie, and leaves them as they are."""
     torch.manual_seed(0)
     step = VerifierStep(pair("all shared")[0])
-    run, tensors = make(engine).prepare(step), inputs(step)
+    run, tensors = OnnxRuntimeEngine().prepare(step), inputs(step)
     for _ in range(3):
         for tensor in tensors[:4]:
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
@@ -193,13 +180,12 @@ def test_inputs_that_were_filled_anew_are_read_again(engine: str) -> None:
         assert all(map(torch.equal, tensors, before))
 
 
-@EVERY_ENGINE
-def test_threads_are_torchs_again_afterwards(engine: str) -> None:
+def test_threads_are_torchs_again_afterwards() -> None:
     """And meanwhile only where it has a step to run."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        compiled = make(engine, fall_back=True)
+        compiled = OnnxRuntimeEngine(fall_back=True)
         with compiled.running():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
@@ -210,27 +196,10 @@ def test_threads_are_torchs_again_afterwards(engine: str) -> None:
         torch.set_num_threads(before)
 
 
-def compiled_steps() -> list[Any]:
-    """Return every step in every precision of every engine, for a single row and several."""
-    results = []
-    for engine, name, rows in product(
-        COMPILED, ("encoder", "memory", "verifier", "drafter"), (1, 3)
-    ):
-        for precision in ENGINES[engine].precisions:
-            marks = []
-            if precision == "bfloat16":
-                reason = "OpenVINO has no bfloat16 on this processor"
-                marks.append(pytest.mark.skipif(not has_bfloat16(), reason=reason))
-            if rows == 1 and (name, precision) != ("verifier", "int8"):
-                marks.append(pytest.mark.slow)
-            results.append(pytest.param(engine, name, precision, rows, marks=marks))
-    return results
-
-
-@pytest.mark.parametrize(("engine", "name", "precision", "rows"), compiled_steps())
-def test_every_step_is_right_in_every_precision(
-    engine: str, name: str, precision: str, rows: int
-) -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("name", ["encoder", "memory", "verifier", "drafter"])
+def test_every_step_is_right_in_every_precision(name: str, precision: str, rows: int) -> None:
     """This processor's kernels compute about what PyTorch does in float32."""
     torch.manual_seed(0)
     verifier, drafter = pair("all shared")
@@ -241,8 +210,8 @@ def test_every_step_is_right_in_every_precision(
         "verifier": cached,
         "drafter": DrafterStep(drafter),
     }
-    step = steps[name]
-    run = make(engine, precision).prepare(step)
+    step, tolerated = steps[name], 0.1 if precision == "int8" else 1e-5
+    run = OnnxRuntimeEngine(precision).prepare(step)
     for tokens in (3, 5, 8):
         tensors = tuple(
             torch.randn_like(x) if x is not None and x.is_floating_point() else x
@@ -252,34 +221,30 @@ def test_every_step_is_right_in_every_precision(
         # The first result, and new keys and values; a drafter's candidates may swap.
         for index in (0, -1):
             error = results[index] - expected[index]
-            assert error.norm() < 0.1 * expected[index].norm()
+            assert error.norm() < tolerated * expected[index].norm()
 
 
-@EVERY_ENGINE
-def test_what_is_compiled_wrongly_is_not_used(
-    engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_compiled_wrongly_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(EngineError, match=r"Twice \(what it computes is not what PyTorch does\)"):
-        make(engine).prepare(Twice())
+        OnnxRuntimeEngine().prepare(Twice())
     before = torch.get_rng_state()
-    run = make(engine, fall_back=True).prepare(Twice())
+    run = OnnxRuntimeEngine(fall_back=True).prepare(Twice())
     assert torch.equal(torch.get_rng_state(), before)
     assert run(torch.ones(2, 3))[0].eq(1).all()
     assert "torch runs it" in caplog.text
 
 
-@EVERY_ENGINE
-def test_an_engine_is_what_runs_its_steps(engine: str) -> None:
+def test_an_engine_is_what_runs_its_steps() -> None:
     """Only compiled steps are in int8; what cannot be compiled is refused, or PyTorch's."""
-    with pytest.raises(EngineError, match=f"--engine {engine}: cannot compile Strange"):
-        make(engine).prepare(Strange())
-    compiled, results = make(engine, "int8", fall_back=True), []
+    with pytest.raises(EngineError, match="--engine onnxruntime: cannot compile Strange"):
+        OnnxRuntimeEngine().prepare(Strange())
+    compiled, results = OnnxRuntimeEngine("int8", fall_back=True), []
     for step in (Strange(), TwoMatrices()):
         run = compiled.prepare(step)
         results.append((compiled.name, compiled.precision))
         if isinstance(step, Strange):
             assert torch.equal(run(torch.ones(2))[0], torch.special.airy_ai(torch.ones(2)))
-    both = f"{engine} and eager", "int8 and float32"
+    both = "onnxruntime and eager", "int8 and float32"
     assert results == [("eager", "float32"), both]
 
 

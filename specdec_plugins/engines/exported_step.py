@@ -1,0 +1,143 @@
+"""Steps in the form that ONNX Runtime loads. No fairseq in here."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from itertools import chain, count, product
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.engines.step import CachedStep, Results, Run, SourceStep, Step
+
+Pairs = list[tuple[Tensor, Tensor]]
+"""Keys and values of each layer."""
+Shape = list[int | tuple[int, int, int]]
+"""An input that is not None, an axis of it and a number stand for its size there minus the number.
+"""
+
+
+class ExportedStep:
+    """A step as a module with an input for each layer's keys and values.
+
+    To split them in the graph would take as long as to attend.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._by_layer = (0, 2 + step.memory_at) if isinstance(step, CachedStep) else ()
+        # Distinct sizes, so that each shape tells which sizes it has.
+        self._first, self._second = example_inputs(step, 2, 5, 11), example_inputs(step, 3, 7, 14)
+        numbers = count()
+        self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
+        """The names of the model's inputs for each input of the step that is not None."""
+        with torch.no_grad():
+            results = list(zip(step(*self._first), step(*self._second), strict=True))
+        given = [x for x in zip(self._first, self._second) if x[0] is not None]
+        origins: dict[tuple[int, ...], tuple[int, int, int]] = {}
+        for less, (index, both) in product((0, 1), enumerate(given)):
+            for axis, sizes in enumerate(zip(*(x.shape for x in both if x is not None))):
+                origins.setdefault(tuple(size - less for size in sizes), (index, axis, less))
+        self.results: list[tuple[Shape, torch.dtype]] = [
+            ([n if n == m else origins[n, m] for n, m in zip(x.shape, y.shape)], x.dtype)
+            for x, y in results
+        ]
+        """The shape and type of each result."""
+
+    def export(self) -> bytes:
+        """Return the step as an ONNX model."""
+        names = list(chain(*self.names))
+        first, second = (list(chain(*self._split(x))) for x in (self._first, self._second))
+        changing = {
+            name: [axis for axis in range(x.dim()) if x.size(axis) != y.size(axis)]
+            for name, x, y in zip(names, first, second, strict=True)
+        }
+        outputs = {
+            f"o{index}": [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+            for index, (shape, _) in enumerate(self.results)
+        }
+        layers = [
+            None if x is None else len(x) if index in self._by_layer else 0
+            for index, x in enumerate(self._first)
+        ]
+        file = io.BytesIO()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's farewell to this exporter; numbers of layers
+            torch.onnx.export(
+                _Split(self._step, layers).eval(),
+                tuple(first),
+                file,  # type: ignore[arg-type]  # this exporter takes it
+                input_names=names,
+                output_names=list(outputs),
+                dynamic_axes={k: axes for k, axes in (changing | outputs).items() if axes},
+                opset_version=17,
+                custom_opsets={"com.microsoft": 1},
+                dynamo=False,
+            )
+        return file.getvalue()
+
+    def check(self, run: Run, tolerated: float) -> None:
+        """Compare a loaded step with PyTorch on random inputs: a kernel may be wrong.
+
+        Args:
+            run: the loaded step, called like the step.
+            tolerated: relative error of the first results.
+
+        Raises:
+            RuntimeError: the difference is larger.
+        """
+        generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
+        inputs = [
+            torch.randn(x.shape, generator=generator)
+            if x is not None and x.is_floating_point()
+            else x
+            for x in self._second
+        ]
+        with torch.no_grad():
+            expected = self._step(*inputs)[0]
+        difference = run(*inputs)[0] - expected
+        if not difference.norm() <= tolerated * expected.norm():  # NaN, too
+            raise RuntimeError("what it computes is not what PyTorch does")
+
+    def _split(self, inputs: tuple[Tensor | None, ...]) -> list[list[Tensor]]:
+        return [
+            list(x.flatten(0, 1)) if index in self._by_layer else [x]
+            for index, x in enumerate(inputs)
+            if x is not None
+        ]
+
+
+def example_inputs(
+    step: Step, rows: int, tokens: int, others: int = 7
+) -> tuple[Tensor | None, ...]:
+    """Return example inputs of any step's forward, of these sizes if it has such."""
+    if isinstance(step, SourceStep):
+        return step.example(rows, tokens)
+    if not isinstance(step, CachedStep):
+        return step.example()
+    layer, count, width = step.layers[0], len(step.layers), others + 2
+    past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
+    mask = torch.zeros(rows, 1, tokens, width + tokens)
+    return (past, mask, *step.example(rows, tokens, others))
+
+
+class _Split(nn.Module):
+    """A step without the inputs that are None, and with each layer's keys and values."""
+
+    def __init__(self, module: nn.Module, layers: list[int | None]) -> None:
+        """``layers``: for each input the number of layers to split it into, 0 or None."""
+        super().__init__()
+        self.module, self._layers = module, layers
+
+    def forward(self, *tensors: Tensor) -> Results:
+        rest = iter(tensors)
+        return self.module(*(_next_input(rest, layers) for layers in self._layers))
+
+
+def _next_input(rest: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
+    """Return a pair for each of the layers, a tensor for 0 layers, or None."""
+    if layers is None:
+        return None
+    return [(next(rest), next(rest)) for _ in range(layers)] if layers else next(rest)

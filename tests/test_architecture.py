@@ -40,12 +40,12 @@ CEILINGS = {
     "files": 612,
     "host": 362,
     "inference": 2370,
-    "jobs": 1555,
+    "jobs": 1400,
     "models": 1903,
     "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 144
+MAX_FILES = 143
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -62,7 +62,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     budget.add_argument("--hours", metavar="H", type=float, help=f"hours of all stages ({HOURS:g})")
     updates = "updates of the drafter's training"
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
-    add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
@@ -105,7 +104,6 @@ def job_of(args: argparse.Namespace) -> PairJob:
         run,
         hours=HOURS if args.hours is None and args.updates is None else args.hours,
         updates=args.updates,
-        arch=args.arch,
         heads=args.heads,
         half=args.half,
         workers=args.workers,

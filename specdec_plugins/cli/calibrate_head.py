@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
             "calibrated": calibration.report(calibrated),
         }
         if args.json:
-            write_json(Path(args.json), results, "--json")
+            write_json(Path(args.json), results)
         if args.plot:
             calibration.plot_reliability(calibrated, args.plot, args.output)
     put(table(results))

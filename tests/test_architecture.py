@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 135,
     "decoding": 5330,
     "engines": 1422,
-    "evaluation": 1601,
+    "evaluation": 1570,
     "files": 577,
     "host": 362,
     "inference": 2370,

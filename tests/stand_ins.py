@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import OmegaConf
 
-from specdec_plugins.host.packed_encoder import use_plain_encoder
+from specdec_plugins.host.checkpoints import use_plain_encoder
 
 PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 JOINT = {"share_all_embeddings": True}

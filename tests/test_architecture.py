@@ -38,14 +38,14 @@ CEILINGS = {
     "engines": 1422,
     "evaluation": 1570,
     "files": 577,
-    "host": 362,
+    "host": 331,
     "inference": 2370,
     "jobs": 1403,
     "models": 1903,
     "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 143
+MAX_FILES = 142
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

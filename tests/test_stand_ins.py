@@ -19,7 +19,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
 BATCHES = {"one": [8], "three": [9, 4, 6]}
 LIMITS = GenerationLimits(max_len_b=20)

@@ -30,8 +30,12 @@ from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import whole_file
-from specdec_plugins.host.checkpoints import without_memory
-from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder, without_copies
+from specdec_plugins.host.checkpoints import (
+    REDUNDANT,
+    use_plain_encoder,
+    without_copies,
+    without_memory,
+)
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from specdec_plugins.checkpoints.loading import (
     save_state,
 )
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from drafters import block_args, make_block, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.pair import init_encoder_from
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
 
 SETTINGS: dict[str, dict[str, Any]] = {

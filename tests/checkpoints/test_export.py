@@ -17,7 +17,7 @@ from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 

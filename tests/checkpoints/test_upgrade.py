@@ -18,7 +18,7 @@ from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.checkpoints.pair import init_encoder_from, write_initial_checkpoint
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
 KINDS: dict[str, list[Callable[..., Any]]] = {
     "today's": [],

@@ -15,7 +15,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import write_initial_checkpoint
 from specdec_plugins.cli import encoder_initial
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encoder_initial.py"

@@ -171,14 +171,6 @@ def test_tokenised_text_is_detokenised_for_sacrebleu(tmp_path: Path) -> None:
     assert "hyp_len = 8 " in done.stdout.splitlines()[1]
 
 
-def test_text_of_the_other_kind_is_noticed(tmp_path: Path) -> None:
-    for raw, line in (([], "Ein Ball liegt im Gras."), (["--raw"], "Ein Ball liegt im Gras .")):
-        file = write(tmp_path / "text", [line] * 3)
-        done = ref(*raw, file, file)
-        assert "warning" in done.stderr
-        assert done.returncode == 0
-
-
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     hyp = tmp_path / "hyp"
     for content in (b"\n\n", b"eins\nzwei\n", b"\xff\xfe\n"):

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1550,
+    "checkpoints": 1554,
     "cli": 1272,
     "criterions": 483,
     "data": 135,
@@ -40,7 +40,7 @@ CEILINGS = {
     "files": 577,
     "host": 331,
     "inference": 2370,
-    "jobs": 1403,
+    "jobs": 1335,
     "models": 1903,
     "tasks": 710,
 }

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
@@ -55,7 +54,7 @@ class PairJob:
     """The making of a pair."""
 
     verifier: Settings
-    """Plain AR by the checkpoint; device and acceptance rule are the pair's."""
+    """Plain AR by the checkpoint."""
     sources: Path
     """Text of the source language, a sentence a line."""
     out: Path
@@ -65,7 +64,6 @@ class PairJob:
     """Hours of all stages together; None: as many as ``updates`` take."""
     updates: int | None = None
     """Updates of the drafter's training."""
-    heads: bool = False
     half: bool = False
     """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
@@ -92,11 +90,6 @@ class PairJob:
         return self.verifier.device == "cpu"
 
     @property
-    def rule_options(self) -> JsonObject:
-        """Options of the acceptance rule; none for the strict rule, which is the default."""
-        return {} if self.verifier.rule == StrictRule() else self.verifier.rule.values
-
-    @property
     def bar_flags(self) -> tuple[str, ...]:
         return () if self.bars else ("--no-progress-bar",)
 
@@ -117,8 +110,7 @@ class PairJob:
         """Return all that the pair depends on but the machine and the length of its training."""
         about = describe_settings(self.verifier)
         del about["settings"]["device"]
-        made = {"heads": self.heads, "half": self.half, "SOURCES": file_digest(self.sources)}
-        return {**about, **made}
+        return {**about, "half": self.half, "SOURCES": file_digest(self.sources)}
 
     def say(self, line: str) -> None:
         if not self.quiet:

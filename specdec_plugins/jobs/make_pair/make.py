@@ -25,7 +25,6 @@ STAGES = (
     stages.plan,
     stages.train,
     stages.export,
-    stages.heads,
     stages.measure,
 )
 TRIED_LINES, TRIED_UPDATES = 300, 8
@@ -50,8 +49,6 @@ def make(job: PairJob, last: str | None = None) -> Done:
         made_of: JsonObject = {}
         for stage in STAGES:
             name = stage.__name__
-            if name == "heads" and not job.heads:
-                continue
             if name == "plan":
                 made_of |= {"hours": job.hours, "updates": job.updates}
             if not is_done(job.out, done.get(name, {}), made_of):
@@ -88,7 +85,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
         few = Path(folder) / "few.txt"
         read = islice(worded_lines(job.sources), TRIED_LINES)
         write_whole(few, (f"{line}\n".encode() for line in read))
-        small = replace(job, out=few.parent / "out", sources=few, heads=False, workers=None)
+        small = replace(job, out=few.parent / "out", sources=few, workers=None)
         small = replace(small, hours=None, updates=TRIED_UPDATES)
         done = make(small, "train")
         recipe, log = small.layout.recipe.read_text("utf-8"), TrainingLog(small.layout.log)
@@ -104,7 +101,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
         left = stages.time_to_train(job, sum(seconds.values()))
         updates = stages.plan_of_time(left, log, 0, 0.0).updates
     seconds["train"] = updates * log.pace / (1 - SHARE)
-    seconds["heads, measure"] = stages.FINISH + stages.FOR_HEADS * job.heads
+    seconds["export, measure"] = stages.FINISH
     seconds["all"] = sum(seconds.values())
     yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training, here:"
     yield from (f"{name}: about {value / 3600:.2f} hours" for name, value in seconds.items())
@@ -130,8 +127,8 @@ def card(job: PairJob, done: Done) -> str:
 
 {verifier}
 - {sum(segmented["lines"].values())} lines of {job.sources.name}: {learned["train"]} to learn from,
-  {learned["valid"]} to measure on, {learned.get("head", 0)} for the head; left out:
-  {segmented["too_long"]} too long for the encoder, {distilled["run_on"]} with outputs without end
+  {learned["valid"]} to measure on; left out: {segmented["too_long"]} too long for the encoder,
+  {distilled["run_on"]} with outputs without end
 - The drafter drafts from {done["export"]["draft_vocabulary"] or "all"} tokens.
 - Precision of the verifier: {"float16" if job.half else "its own"}; of the drafter: float16.
 

@@ -21,7 +21,7 @@ from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
-from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
+from specdec_plugins.files.output import JsonObject, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import build_task
@@ -29,7 +29,7 @@ from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTAT
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.jobs.make_pair import text
-from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
+from specdec_plugins.jobs.make_pair.job import Command, Done, Layout, PairJob
 from specdec_plugins.jobs.make_pair.training import (
     BEST,
     BETWEEN,
@@ -41,8 +41,7 @@ from specdec_plugins.jobs.make_pair.training import (
     TrainingLog,
     trained,
     watch,
-    write_drafter_recipe,
-    write_head_recipe,
+    write_recipe,
 )
 from specdec_plugins.machine import cores, processor_name
 
@@ -54,8 +53,8 @@ CHECKED, COMPARED = 20, 200
 """Lines by which the verifier is checked, and the pair is compared with it at the end."""
 FIRST = 60
 """Updates by which the speed is measured."""
-FINISH, FOR_HEADS = 180.0, 300.0
-"""Seconds reserved for exporting and measuring, and for a head; at most a quarter of all."""
+FINISH = 180.0
+"""Seconds reserved for exporting and measuring; at most a quarter of all."""
 
 
 def check(job: PairJob, done: Done) -> JsonObject:
@@ -124,12 +123,10 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     for old in (layout.bin, partial):
         shutil.rmtree(old, ignore_errors=True)
     source, target = job.languages
-    # A head's lines are a second set of valid lines.
-    valid = [f"{layout.text}/{kind}" for kind in ("valid", "head")[: 1 + job.heads]]
     flags: list[object] = ["-s", source, "-t", target, "--destdir", partial]
     flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
     flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
-    flags += ["--trainpref", layout.text / "train", "--validpref", ",".join(valid)]
+    flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
     command = ["fairseq-preprocess", *flags, "--workers", cores()]
     watch(job, command, layout.work / "preprocess.log")
     partial.rename(layout.bin)
@@ -155,9 +152,9 @@ def distil_command(job: PairJob, shards: Path) -> Command:
     return ["specdec-translate", *flags]
 
 
-def train_command(job: PairJob, recipe: Path, folder: Path) -> Command:
-    """Return the training of a recipe."""
-    return ["specdec-train", job.layout.bin, "--recipe", recipe, "--save-dir", folder]
+def train_command(layout: Layout) -> list[object]:
+    """Return the drafter's training."""
+    return ["specdec-train", layout.bin, "--recipe", layout.recipe, "--save-dir", layout.training]
 
 
 def plan(job: PairJob, done: Done) -> JsonObject:
@@ -177,15 +174,14 @@ def plan(job: PairJob, done: Done) -> JsonObject:
     else:
         if updates < FIRST:
             whole = 10 * WARMUP
-            write_drafter_recipe(job, verifier, Plan(whole, FIRST))
-            command = train_command(job, layout.recipe, layout.training)
-            limits = (f"--max-update={FIRST}", f"--stop-time-hours={job.hours}")
-            total_flags = (f"--total-up={whole}", f"--total-num-update={whole}")
-            watch(job, [*command, *total_flags, *limits], layout.log, FIRST)
+            write_recipe(job, verifier, Plan(whole, FIRST))
+            flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
+            flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
+            watch(job, [*train_command(layout), *flags], layout.log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
         left = time_to_train(job, spent + trained_before + time.monotonic() - begin)
         chosen = plan_of_time(left, TrainingLog(layout.log), *trained(layout.training / LAST))
-    write_drafter_recipe(job, verifier, chosen)
+    write_recipe(job, verifier, chosen)
     return {**vars(chosen), "files": [layout.recipe]}
 
 
@@ -201,7 +197,7 @@ def time_to_train(job: PairJob, spent: float) -> float:
     """Return the seconds that ``--hours`` leave when so many are spent."""
     assert job.hours is not None
     whole = 3600 * job.hours
-    left = whole - spent - min(FINISH + FOR_HEADS * job.heads, whole / 4)
+    left = whole - spent - min(FINISH, whole / 4)
     if left <= 0:
         raise InferenceError(
             f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
@@ -217,8 +213,7 @@ def train(job: PairJob, done: Done) -> JsonObject:
     try:
         updates, seconds = trained(layout.training / LAST)
         if updates < total and not 0 < 3600 * hours <= seconds:
-            command = train_command(job, layout.recipe, layout.training)
-            watch(job, command, layout.log, total)
+            watch(job, train_command(layout), layout.log, total)
     except KeyboardInterrupt:
         if not (layout.training / BEST).exists():
             raise
@@ -244,31 +239,13 @@ def export(job: PairJob, done: Done) -> JsonObject:
     return {"files": [layout.drafter], "draft_vocabulary": count}
 
 
-def heads(job: PairJob, done: Done) -> JsonObject:
-    """Train and calibrate the acceptance head of the exported drafter."""
-    layout, recipe = job.layout, job.layout.work / "head.yaml"
-    # A batch has about 50 lines; a head that has read a text 25 times has learnt what it can.
-    updates = min(400, max(100, 25 * done["segment"]["lines"]["head"] // 50))
-    write_head_recipe(job, Plan(updates, updates), recipe)
-    # A head is for one drafter, and fairseq goes on with a training.
-    folder = layout.work / f"head-{file_digest(layout.drafter)[:8]}"
-    if trained(folder / LAST)[0] < updates:
-        watch(job, train_command(job, recipe, folder), folder.with_suffix(".log"), updates)
-    rule = f".{job.verifier.rule.name}" if job.rule_options else ""
-    path = layout.pair / f"acceptance_head{rule}.pt"
-    job.run(["specdec-calibrate-head", folder / LAST, path, *job.bar_flags])
-    return {"files": [path]}
-
-
 def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
     if job.on_cpu:
-        flags = [f"--{name}={value}" for name, value in job.rule_options.items()]
-        speed = job.run(["specdec-tune", layout.pair, *flags, "--cpu", *job.bar_flags])
+        speed = job.run(["specdec-tune", layout.pair, "--cpu", *job.bar_flags])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
-    kind = {"device": job.verifier.device, "rule": job.verifier.rule}
-    whole = Settings.of_model(layout.pair, batch=16, **kind)
+    whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8"):
         translator = load_translator(parse_system(name, whole).settings)

@@ -20,8 +20,8 @@ LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
 """Limits of an output by its source: a longer one is no translation, and is left out."""
 ENOUGH = 100
 """Minimum lines of a text."""
-HELD_OUT, HEAD_LINES = 500, 20_000
-"""Maximum lines that are held out to measure on, and for a head."""
+HELD_OUT = 500
+"""Maximum lines that are held out to measure on."""
 EXAMPLE = 40
 """Lines of the pair's example."""
 MAX_UNKNOWN = 0.1
@@ -43,17 +43,11 @@ def check_enough(path: Path) -> None:
         raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
 
 
-def draw_held_out(job: PairJob) -> tuple[list[str], list[str]]:
-    """Return lines to measure on, and lines for a head, in the order in which they were drawn."""
-    lines = sum(1 for _ in worded_lines(job.sources))
-    count = min(HELD_OUT, max(20, lines // 20))
-    for_head = min(HEAD_LINES, lines // 10) if job.heads else 0
-    drawn = dict.fromkeys(Random(1).sample(range(lines), count + for_head), "")
-    for number, text in enumerate(worded_lines(job.sources)):
-        if number in drawn:
-            drawn[number] = text
-    texts = list(drawn.values())
-    return texts[:count], texts[count:]
+def draw_held_out(path: Path) -> list[str]:
+    """Return lines to measure on."""
+    lines = sum(1 for _ in worded_lines(path))
+    drawn = {*Random(1).sample(range(lines), min(HELD_OUT, max(20, lines // 20)))}
+    return [text for number, text in enumerate(worded_lines(path)) if number in drawn]
 
 
 def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
@@ -62,7 +56,7 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
     Returns the number of lines of each kind, and of lines that are too long; ``note`` is called
     with the number of lines that were segmented.
     """
-    drawn = draw_held_out(job)
+    drawn = draw_held_out(job.sources)
     codec, facts = translator.codec, Counter[str]()
 
     def tokens_of(text: str) -> list[str]:
@@ -74,14 +68,14 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
             return []
         return tokens
 
-    valid, head = (list(filter(tokens_of, texts)) for texts in drawn)
+    valid = list(filter(tokens_of, drawn))
     write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
-    held_out = set(chain(*drawn))
+    held_out = set(drawn)
     facts.clear()
 
     def segmented() -> Iterator[bytes]:
         others = (text for text in worded_lines(job.sources) if text not in held_out)
-        for tokens in filter(None, map(tokens_of, chain(valid, head, others))):
+        for tokens in filter(None, map(tokens_of, chain(valid, others))):
             facts["lines"] += 1
             facts["tokens"] += len(tokens)
             facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
@@ -94,11 +88,10 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
             f"{facts['unknown']}; give text of the verifier's source language, and --tokenizer "
             "and --bpe as in its training"
         )
-    learned = facts["lines"] - len(valid) - len(head)
+    learned = facts["lines"] - len(valid)
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
-    kinds = {"valid": len(valid), "head": len(head), "train": learned}
-    return {"lines": kinds, "too_long": facts["too_long"]}
+    return {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:

@@ -43,17 +43,58 @@ PROGRAMS = {
     "fairseq-preprocess": "from fairseq_cli.preprocess import cli_main; cli_main()",
 }
 """Code of the commands that run in a process of their own."""
-BLOCK_SIZE = 8
 PEAK, WIDTH = 2e-3, 384
 """Highest learning rate, up to this width; wider drafters take less, in proportion."""
 WARMUP = 500
 """Maximum updates of rising learning rate; a tenth of all, if that is fewer."""
-HEAD_LINES = "valid1"
-"""The lines of a head among binarised text: fairseq's name for the second validation set."""
 FEATURE_LAYERS = 2
 """The first layers of the verifier's decoder whose states are read beside its last."""
 BFLOAT16 = ("avx512_bf16", "amx")
 """Processors that multiply matrices faster in bfloat16 than in float32."""
+RECIPE = """\
+common:
+  user_dir: specdec_plugins
+  seed: 1
+  log_format: json
+task:
+  _name: translation_specdec
+  total_up: ${optimization.max_update}
+  block_size: 8
+  blocks_per_sentence: 4
+  start_p: 0.0
+  minus_p: 0.0
+model:
+  _name: block_causal
+  verifier_features: true
+  previous_token_head: true
+  decoder_layers: 2
+  decoder_normalize_before: true
+  dropout: 0.0
+criterion:
+  _name: glat_loss
+  verifier_labels: true
+  slot_decay: 4.0
+optimizer:
+  _name: adam
+  adam_betas: (0.9, 0.98)
+lr_scheduler:
+  _name: polynomial_decay
+  total_num_update: ${optimization.max_update}
+optimization:
+  clip_norm: 1.0
+dataset:
+  max_tokens: 6500
+  max_tokens_valid: 16000
+  validate_interval: 1000000
+  skip_invalid_size_inputs_valid_test: true
+checkpoint:
+  save_interval: 1000000
+  no_epoch_checkpoints: true
+  keep_interval_updates: 1
+  best_checkpoint_metric: acceptance_length
+  maximize_best_checkpoint_metric: true
+"""
+"""Settings of every drafter's training; they were measured to learn fastest."""
 
 
 @dataclass(frozen=True)
@@ -68,113 +109,45 @@ class Plan:
     """Training stops after so many hours; 0: it does not."""
 
 
-def write_drafter_recipe(job: PairJob, verifier: TransformerModelBase, plan: Plan) -> None:
-    """Write the settings of a drafter's training.
-
-    They were measured to learn fastest; widths are the verifier's.
-    """
+def write_recipe(job: PairJob, verifier: TransformerModelBase, plan: Plan) -> None:
+    """Write the settings of a drafter's training; widths are the verifier's."""
     layer, width = verifier.decoder.layers[0], int(verifier.decoder.output_embed_dim)
-    drafter: Groups = {
-        "task": {
-            "max_source_positions": int(verifier.encoder.max_positions()),
-            "max_target_positions": int(verifier.decoder.max_positions()) + BLOCK_SIZE,
-            "block_size": BLOCK_SIZE,
-            "blocks_per_sentence": 4,
-            "start_p": 0.0,
-            "minus_p": 0.0,
-        },
-        "model": {
-            "_name": "block_causal",
-            "verifier_features": True,
-            "previous_token_head": True,
-            "verifier_embed_dim": width,
-            "decoder_layers": 2,
-            "decoder_embed_dim": width,
-            "decoder_ffn_embed_dim": 2 * width,
-            "decoder_attention_heads": int(layer.self_attn.num_heads),
-            "decoder_normalize_before": True,
-            "dropout": 0.0,
-            **_encoder(verifier, width),
-        },
-        "criterion": {"_name": "glat_loss", "verifier_labels": True, "slot_decay": 4.0},
-        "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)"},
-        "optimization": {"lr": [round(PEAK * min(1.0, WIDTH / width), 6)], "clip_norm": 1.0},
-        "dataset": {"max_tokens": 6500, "max_tokens_valid": 16000},
-        "checkpoint": {
-            "keep_interval_updates": 1,
-            "best_checkpoint_metric": "acceptance_length",
-            "maximize_best_checkpoint_metric": True,
-        },
-    }
-    if job.on_cpu and any(name in processor_name() for name in BFLOAT16):
-        drafter["task"]["autocast"] = "bfloat16"
-    _write(job.layout.recipe, _base(job, plan), drafter)
-
-
-def write_head_recipe(job: PairJob, plan: Plan, path: Path) -> None:
-    """Write the settings of an acceptance head's training: those of the shipped pairs' heads."""
-    head: Groups = {
-        "task": {"blocks_per_sentence": 4},
-        "model": {
-            "_name": "acceptance_head",
-            "drafter": str(job.layout.drafter.absolute()),
-            "head_layers": 0,
-        },
-        "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
-        "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
-        "optimization": {"lr": [0.005], "clip_norm": 1.0},
-        "dataset": {"train_subset": HEAD_LINES, "max_tokens": 1500, "max_tokens_valid": 4000},
-    }
-    _write(path, _base(job, plan), head)
-
-
-def _write(path: Path, *recipes: Groups) -> None:
-    """Write recipes as one, whose last counts, for ``specdec-train`` and fairseq-hydra-train."""
-    write_whole(path, [OmegaConf.to_yaml(OmegaConf.merge(*recipes)).encode("utf-8")])
-
-
-def _base(job: PairJob, plan: Plan) -> Groups:
-    """Return the settings of every training, all lengths by ``--max-update``."""
-    never, until = 10**6, "${optimization.max_update}"
     source, target = job.languages
-    base: Groups = {
+    recipe = OmegaConf.create(RECIPE)
+    sized: Groups = {
         "common": {
-            "user_dir": "specdec_plugins",
-            "seed": 1,
-            "log_format": "json",
             "log_interval": max(1, min(10, plan.updates // 4)),
             "cpu" if job.on_cpu else "fp16": True,
         },
         "task": {
-            "_name": "translation_specdec",
             "AR_path": str(job.layout.verifier.absolute()),
             "source_lang": source,
             "target_lang": target,
-            "total_up": until,
-            **job.rule_options,
+            "max_source_positions": int(verifier.encoder.max_positions()),
+            "max_target_positions": int(verifier.decoder.max_positions()) + recipe.task.block_size,
         },
-        "lr_scheduler": {
-            "_name": "polynomial_decay",
-            "warmup_updates": max(1, min(WARMUP, plan.updates // 10)),
-            "total_num_update": until,
+        "model": {
+            "verifier_embed_dim": width,
+            "decoder_embed_dim": width,
+            "decoder_ffn_embed_dim": 2 * width,
+            "decoder_attention_heads": int(layer.self_attn.num_heads),
+            **_encoder(verifier, width),
         },
-        "optimization": {"max_update": plan.updates, "stop_time_hours": round(plan.hours, 5)},
-        "dataset": {
-            "validate_interval": never,
-            "validate_interval_updates": plan.interval,
-            "skip_invalid_size_inputs_valid_test": True,
+        "lr_scheduler": {"warmup_updates": max(1, min(WARMUP, plan.updates // 10))},
+        "optimization": {
+            "lr": [round(PEAK * min(1.0, WIDTH / width), 6)],
+            "max_update": plan.updates,
+            "stop_time_hours": round(plan.hours, 5),
         },
-        "checkpoint": {
-            "save_interval": never,
-            "save_interval_updates": plan.interval,
-            "no_epoch_checkpoints": True,
-        },
+        "dataset": {"validate_interval_updates": plan.interval},
+        "checkpoint": {"save_interval_updates": plan.interval},
     }
     if job.on_cpu:
-        base["dataset"]["num_workers"] = 0
-    if job.heads:
-        base["dataset"]["ignore_unused_valid_subsets"] = True  # HEAD_LINES
-    return base
+        sized["dataset"]["num_workers"] = 0
+        if any(name in processor_name() for name in BFLOAT16):
+            sized["task"]["autocast"] = "bfloat16"
+    text = OmegaConf.to_yaml(OmegaConf.merge(recipe, sized))
+    write_whole(job.layout.recipe, [text.encode("utf-8")])
 
 
 def _encoder(verifier: TransformerModelBase, width: int) -> JsonObject:

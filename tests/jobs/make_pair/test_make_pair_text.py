@@ -37,12 +37,12 @@ def text_of(count: int) -> list[str]:
 
 
 def test_held_out_lines_are_not_learnt(tmp_path: Path) -> None:
-    job, lines = pair_job(tmp_path, heads=True), text_of(600) * 2
+    job, lines = pair_job(tmp_path), text_of(600) * 2
     write(job.sources, [*lines, "", "  ", " ".join(["w1"] * 10)])
     facts = segmented(job)
     written = job.layout.sources.read_text("utf-8").splitlines()
     counts = facts["lines"]
-    held_out = counts["valid"] + counts["head"]
+    held_out = counts["valid"]
     assert set(written) == set(lines)
     assert not set(written[:held_out]) & set(written[held_out:])
     assert written[: counts["valid"]] == job.layout.valid_text.read_text("utf-8").splitlines()
@@ -70,16 +70,16 @@ def test_texts_that_are_refused(tmp_path: Path) -> None:
 def collected(job: PairJob, pairs: list[tuple[str, str]]) -> Any:
     write(job.layout.sources, [source for source, _ in pairs])
     write(job.layout.outputs, [output for _, output in pairs])
-    return collect(job, {"valid": 1, "head": 1, "train": len(pairs) - 2})
+    return collect(job, {"valid": 1, "train": len(pairs) - 1})
 
 
 def test_outputs_that_run_on_are_left_out(tmp_path: Path) -> None:
     job, limit = pair_job(tmp_path), LIMITS.max_length(3, 100)
     pairs = [("a b", "A B")] * 9 + [("a b", " ".join(["x"] * limit)), ("c", ""), ("d e", "D")]
     facts = collected(job, pairs)
-    assert facts["learned"] == {"valid": 1, "head": 1, "train": 8}
+    assert facts["learned"] == {"valid": 1, "train": 9}
     assert facts["run_on"] == 1
-    assert job.layout.learned.read_text("utf-8").splitlines() == ["A B"] * 7 + ["D"]
+    assert job.layout.learned.read_text("utf-8").splitlines() == ["A B"] * 8 + ["D"]
 
 
 def test_a_verifier_that_does_not_end_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 135,
     "decoding": 5330,
     "engines": 1422,
-    "evaluation": 1570,
+    "evaluation": 1531,
     "files": 577,
     "host": 331,
     "inference": 2370,

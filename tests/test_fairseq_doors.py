@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import need_bfloat16
 from dummy_data import run_train
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -102,26 +101,6 @@ def test_generate(
     files = f"{trained.verifier}:{trained.drafter}"
     output = run_generate(f"{flags} --path {files} {SHOW} {options}", tmp_path)
     check_output(output, trained, trained.translate(**settings))
-
-
-def test_generate_by_openvino(
-    trained: Trained, flags: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Steps are compiled before fairseq's clock starts."""
-    need_bfloat16()
-    flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
-    with caplog.at_level("INFO"):
-        output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
-    logged = [record.getMessage() for record in caplog.records]
-    (warmed,) = (i for i, line in enumerate(logged) if line.startswith("openvino: warmed up in "))
-    assert not any("openvino compiled a step" in line for line in logged[warmed:])
-    check_output(output, trained, trained.translate())
-    output = run_generate(
-        f"{flags} --engine openvino --drafter-precision bfloat16", tmp_path / "drafts"
-    )
-    check_output(output, trained, trained.translate())
-    with pytest.raises(ValueError, match="--engine eager --precision bfloat16: is not for models"):
-        run_generate(f"{flags} --engine eager --precision bfloat16", tmp_path / "other")
 
 
 def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> None:

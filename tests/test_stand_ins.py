@@ -11,13 +11,12 @@ import torch
 from conftest import make_batch, make_task
 from drafters import make_causal
 from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
-from strict import assert_beam1, beam1, one_row
+from strict import assert_beam1, beam1
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.checkpoints import without_copies
 
@@ -103,30 +102,3 @@ def test_an_export_is_the_same(pair: Pair, request: pytest.FixtureRequest, tmp_p
     )
     assert exported.keys() == ours.keys()
     assert all(torch.equal(tensor, ours[name]) for name, tensor in exported.items())
-
-
-@pytest.mark.slow
-def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
-    engines = choose_engines("openvino", "float32", "float32", "cpu")
-    pair.ours.float(), pair.drafter.float()
-    batch, begin = pair.batch(BATCHES["three"])
-    expected = [best["tokens"].tolist() for best in beam1(pair.stock, batch, LIMITS, **begin)]
-    for generator in pair.generators(engines):
-        for row, (hypothesis,) in enumerate(generator.generate([], batch, **begin)):
-            output = hypothesis["tokens"].tolist()
-            if output != expected[row]:
-                first = begin.get("bos_token", pair.target.eos())
-                outputs = [first, *output], [first, *expected[row]]
-                assert gap_at_the_difference(pair, batch, row, *outputs) < 1e-3
-
-
-def gap_at_the_difference(
-    pair: Pair, batch: Any, row: int, output: list[int], expected: list[int]
-) -> float:
-    """Return the gap between the logits of the first two tokens that differ, in float64."""
-    at = next(i for i, (a, b) in enumerate(zip(output, expected)) if a != b)
-    net_input = one_row(batch, row)["net_input"]
-    previous = torch.tensor([expected[:at]])
-    logits = pair.stock(**net_input, prev_output_tokens=previous)[0][0, -1]
-    return float((logits[expected[at]] - logits[output[at]]).abs())

@@ -107,9 +107,6 @@ def init_encoder_from(
 
     Returns:
         the names of the copied parameters.
-
-    Raises:
-        CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
     """
     state = load_upgraded(path, getattr(getattr(task, "cfg", None), "as_transformer", False))
     check_dictionaries(state["task_state"], task, path)
@@ -150,9 +147,6 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
 
     Returns:
         The names of the parameters written.
-
-    Raises:
-        CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
     """
     state = load_upgraded(verifier, as_transformer)
     if is_drafter(state):

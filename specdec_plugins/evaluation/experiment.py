@@ -95,10 +95,6 @@ class Conditions:
     batch: int
     threads: int
 
-    def is_of(self, run: Run) -> bool:
-        """Return whether a run was made under these conditions."""
-        return (run.text, run.batch, run.threads) == (self.text.name, self.batch, self.threads)
-
 
 @dataclass(frozen=True)
 class Experiment:

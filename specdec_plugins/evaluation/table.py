@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -61,16 +62,16 @@ class Result:
 
 def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
+    made = defaultdict[object, list[Run]](list)
+    for run in runs:
+        made[run.text, run.batch, run.threads, run.system].append(run)
     groups = []
     for parts in product(experiment.texts, experiment.batches, experiment.threads):
         where = Conditions(*parts)
-        here = [
-            Result(system, where, made)
-            for system in experiment.systems
-            if (made := [r for r in runs if where.is_of(r) and r.system == system.name])
-        ]
-        groups += [here] if here else []
-    return groups
+        key = where.text.name, where.batch, where.threads
+        found = [(system, made[(*key, system.name)]) for system in experiment.systems]
+        groups.append([Result(system, where, runs) for system, runs in found if runs])
+    return [group for group in groups if group]
 
 
 def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: str) -> str:

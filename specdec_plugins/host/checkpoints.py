@@ -55,16 +55,13 @@ def without_memory() -> Iterator[None]:
     seconds and 60 MiB.
     """
     stock = SinusoidalPositionalEmbedding.get_embedding
-    SinusoidalPositionalEmbedding.get_embedding = staticmethod(_empty_table)
+    empty = staticmethod(lambda entries, channels, *_: torch.empty(entries, channels))
+    SinusoidalPositionalEmbedding.get_embedding = empty
     try:
         with torch.device("meta"), _Undrawn():
             yield
     finally:
         SinusoidalPositionalEmbedding.get_embedding = staticmethod(stock)
-
-
-def _empty_table(entries: int, channels: int, padding: int | None = None) -> Tensor:
-    return torch.empty(entries, channels)
 
 
 class _Undrawn(TorchFunctionMode):

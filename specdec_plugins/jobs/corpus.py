@@ -96,9 +96,6 @@ def read_corpus(
 
     Args:
         drafts: a folder of files of the same names.
-
-    Raises:
-        InferenceError: a file cannot be read, or is not UTF-8.
     """
     corpus: dict[str, list[Shard]] = {}
     number = 0

@@ -60,9 +60,6 @@ def translate_shards(
 
     Args:
         workers: how many, each with ``threads`` CPUs, and one GPU if that is the settings' device.
-
-    Raises:
-        InferenceError: Ray has too few CPUs or GPUs, or gave up.
     """
     gpus = int(torch.device(settings.device).type == "cuda")
     started = _start()

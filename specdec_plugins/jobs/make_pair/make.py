@@ -38,10 +38,6 @@ def make(job: PairJob, last: str | None = None) -> Done:
 
     Args:
         last: the stage to end with; None: all, and the card.
-
-    Raises:
-        SpecdecError: a stage failed; what is done is kept.
-        KeyboardInterrupt: it was interrupted before there was a drafter.
     """
     layout = job.layout
     with work_folder(job.out, layout.work / "job.json", job.describe(), "OUT"):

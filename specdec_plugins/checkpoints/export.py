@@ -71,11 +71,10 @@ def export_checkpoint(
         raise CheckpointError(
             f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
-    task = state["cfg"]["task"]
+    task, dictionaries = state["cfg"]["task"], training.dictionaries
     for name, language in zip(("source_lang", "target_lang"), training.languages, strict=True):
         if language:
             setattr(task, name, language)
-    dictionaries = training.dictionaries
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
-
-from tqdm import tqdm
+from typing import Any
 
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
@@ -115,10 +113,6 @@ class PairJob:
     def say(self, line: str) -> None:
         if not self.quiet:
             tell(line)
-
-    def bar(self, total: int | None, unit: str) -> tqdm[NoReturn]:
-        """Return a progress bar, hidden where there is no terminal."""
-        return tqdm(total=total, unit=unit, disable=not self.bars or None)
 
 
 def shown(command: Command) -> str:

@@ -103,8 +103,7 @@ def segment(job: PairJob, done: Done) -> JsonObject:
     """Segment the text, and hold out lines to measure on."""
     layout, begin = job.layout, time.monotonic()
     verifier, loaded = load_translator(job.settings()), time.monotonic()
-    with job.bar(None, "line") as bar:
-        facts = text.segment(job, verifier, bar.update)
+    facts = text.segment(job, verifier.codec)
     lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
     write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
     files = [layout.sources, layout.valid_text, layout.example]

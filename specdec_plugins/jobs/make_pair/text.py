@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, whole_file, write_whole
-from specdec_plugins.inference.translator import Translator
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.jobs.make_pair.job import PairJob
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
@@ -50,36 +50,25 @@ def draw_held_out(path: Path) -> list[str]:
     return [text for number, text in enumerate(worded_lines(path)) if number in drawn]
 
 
-def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
+def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Returns the number of lines of each kind, and of lines that are too long; ``note`` is called
-    with the number of lines that were segmented.
+    Returns the number of lines of each kind, and of lines that are too long.
     """
-    drawn = draw_held_out(job.sources)
-    codec, facts = translator.codec, Counter[str]()
-
-    def tokens_of(text: str) -> list[str]:
-        """Return a line's tokens; none if the encoder has not as many positions."""
-        note(1)
-        tokens = codec.segment(text).split()
-        if len(tokens) >= codec.longest:
-            facts["too_long"] += 1
-            return []
-        return tokens
-
-    valid = list(filter(tokens_of, drawn))
+    drawn, facts = draw_held_out(job.sources), Counter[str]()
+    valid = [text for text in drawn if _tokens(codec, text)]
     write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
-    held_out = set(drawn)
-    facts.clear()
 
     def segmented() -> Iterator[bytes]:
+        held_out = set(drawn)
         others = (text for text in worded_lines(job.sources) if text not in held_out)
-        for tokens in filter(None, map(tokens_of, chain(valid, others))):
-            facts["lines"] += 1
+        for tokens in (_tokens(codec, text) for text in chain(valid, others)):
+            facts["too_long"] += not tokens
+            facts["lines"] += bool(tokens)
             facts["tokens"] += len(tokens)
             facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
-            yield f"{' '.join(tokens)}\n".encode()
+            if tokens:
+                yield f"{' '.join(tokens)}\n".encode()
 
     write_whole(job.layout.sources, segmented())
     if facts["unknown"] > MAX_UNKNOWN * facts["tokens"]:
@@ -92,6 +81,12 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
     return {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+
+
+def _tokens(codec: TextCodec, text: str) -> list[str]:
+    """Return a line's tokens; none if the encoder has not as many positions."""
+    tokens = codec.segment(text).split()
+    return tokens if len(tokens) < codec.longest else []
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:

@@ -14,6 +14,7 @@ from pathlib import Path
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding
 from omegaconf import OmegaConf
+from tqdm import tqdm
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.errors import InferenceError
@@ -238,7 +239,7 @@ def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -
     last = ""
     with (
         open(log, "a", encoding="utf-8") as file,
-        job.bar(total, "update") as bar,
+        tqdm(total=total, unit="update", disable=not job.bars or None) as bar,
         subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
     ):
         assert child.stdout is not None

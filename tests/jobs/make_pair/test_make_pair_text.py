@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +27,7 @@ def write(path: Path, lines: list[str]) -> None:
 
 def segmented(job: PairJob) -> Any:
     words = make_dictionary()
-    translator: Any = SimpleNamespace(codec=TextCodec(words, words, longest=10))
-    return segment(job, translator, lambda _: None)
+    return segment(job, TextCodec(words, words, longest=10))
 
 
 def text_of(count: int) -> list[str]:

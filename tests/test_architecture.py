@@ -30,17 +30,17 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1541,
+    "checkpoints": 1540,
     "cli": 1272,
     "criterions": 483,
     "data": 135,
     "decoding": 5330,
     "engines": 1422,
-    "evaluation": 1528,
+    "evaluation": 1525,
     "files": 577,
     "host": 328,
     "inference": 2370,
-    "jobs": 1325,
+    "jobs": 1314,
     "models": 1903,
     "tasks": 710,
 }

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import first_mismatches, load_upgraded, save_state
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
 
 def last_checkpoints(folder: Path, by: str, count: int) -> list[Path]:

@@ -12,59 +12,33 @@ our greedy loop without drafts, and speculative decoding, each timed in its turn
 
 from __future__ import annotations
 
+import argparse
+import gc
+import html
 import os
+import select
+import shutil
 import sys
-import threading
+import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
+from specdec_plugins.engines.choice import ENGINES
+from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.files.command import Parser, command, positive, put, tell
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lines import Line
+from specdec_plugins.inference import Settings, Translation, Translator, load_translator
+from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-
-@contextmanager
-def doing(text: str, pause: float = 5) -> Iterator[None]:
-    """Print on standard error what is done, and every ``pause`` seconds for how long."""
-    print(f"  {text}", file=sys.stderr, flush=True)
-    done, begin = threading.Event(), time.monotonic()
-
-    def tick() -> None:
-        while not done.wait(pause):
-            print(f"    {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    ticker.start()
-    try:
-        yield
-    finally:
-        done.set()
-        ticker.join()
-
-
-with doing("loading fairseq and torch"):
-    import argparse
-    import gc
-    import html
-    import select
-    import shutil
-    import textwrap
-    from functools import partial
-    from statistics import median
-    from typing import Any
-
-    import torch
-
-    from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
-    from specdec_plugins.engines.choice import ENGINES
-    from specdec_plugins.evaluation.texts import read_text
-    from specdec_plugins.files.command import Parser, command, put
-    from specdec_plugins.files.errors import counted
-    from specdec_plugins.files.lines import Line
-    from specdec_plugins.inference import Settings, Translation, Translator, load_translator
-    from specdec_plugins.machine import choose_threads
-
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(
     textwrap.fill,
@@ -106,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     choices = ("float32", "int8")
     add("--precision", choices=choices, default="float32", help="of all; of fairseq never int8")
-    add("--repeats", metavar="N", type=int, default=3, help="timed runs; medians are shown")
+    add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
     add("--lines", metavar="N", type=int, default=20, help="only the first so many")
     add("--table-only", action="store_true", help="do not show the translations")
@@ -117,14 +91,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
     args = parser().parse_args(argv)
-    if args.repeats < 1:
-        raise ValueError(f"--repeats {args.repeats}: must be at least 1")
     captions = args.model.resolve().name == "multi30k.en-de"  # a pair that knows little else
     examples = ROOT / "data" / ("captions.en" if captions else "example.en")
     sources = read_text(str(args.source or examples), args.lines, "--source")
     choose_threads()
-    with doing("loading the pair; the first time it is compiled for this processor"):
-        ours = load(args, strategy="specdec", controller=Tree(), trace=True)
+    tell("loading the pair, and compiling it for this processor")
+    ours = load(args, strategy="specdec", controller=Tree(), trace=True)
     if not args.table_only:
         put(MARKS.format(*DRAFTED))
         for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
@@ -153,21 +125,21 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
     """Time all systems, one after another, so that only one of fairseq's is in memory."""
     timed = {}
     for name, beam in ((BEAM, 5), (BASELINE, 1)):
-        with doing(f"timing {name}"):
-            stock = load(args, strategy="fairseq", beam=beam)
-            timed[name] = run(stock, sources, args.repeats)
-            # A model and its generator name each other.
-            del stock
-            gc.collect()
+        tell(f"timing {name}")
+        stock = load(args, strategy="fairseq", beam=beam)
+        timed[name] = run(stock, sources, args.repeats)
+        # A model and its generator name each other.
+        del stock
+        gc.collect()
     drafting = ours.generator.controller
     for name, controller in ((GREEDY, NoDrafts()), (STRICT, drafting)):
-        with doing(f"timing {name}"):
-            ours.generator.controller = controller
-            timed[name] = run(ours, sources, args.repeats)
-    with doing(f"timing {COPY}"):
-        copy = load(args, strategy="specdec", drafts="copy")
-        if copy.settings.drafts_text:  # not where nothing has int8, or all is in int8
-            timed[COPY] = run(copy, sources, args.repeats)
+        tell(f"timing {name}")
+        ours.generator.controller = controller
+        timed[name] = run(ours, sources, args.repeats)
+    tell(f"timing {COPY}")
+    copy = load(args, strategy="specdec", drafts="copy")
+    if copy.settings.drafts_text:  # not where nothing has int8, or all is in int8
+        timed[COPY] = run(copy, sources, args.repeats)
     return timed
 
 
@@ -199,13 +171,12 @@ def marked(translation: Translation) -> str:
     letters = ""
     assert translation.trace is not None
     for number, step in enumerate(translation.trace.steps):
-        for token, drafted in [(t, True) for t in step.drafted[: step.accepted]] + [
-            (step.bonus, False)
-        ]:
+        drafted = [(token, True) for token in step.drafted[: step.accepted]]
+        for token, owned in [*drafted, (step.bonus, False)]:
             bare = "" if token in (None, "</s>") else html.unescape(token.removesuffix("@@"))
             bare = bare.replace("\u2581", "").replace(" ", "")
             letters += bare
-            owners += [(number, drafted)] * len(bare)
+            owners += [(number, owned)] * len(bare)
     if letters != "".join(translation.text.split()):
         return translation.text
     out, blanks, last = "", "", (-1, False)
@@ -239,8 +210,6 @@ def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
 
 def talk(translator: Translator) -> None:
     """Translate what is typed; of a pipe, what it holds by now and later, unless it is empty."""
-    if sys.stdin is None or sys.stdin.closed:
-        return
     if sys.stdin.isatty():
         put("\n  Type English sentences, an empty line to end.\n\n")
     elif not select.select([sys.stdin], [], [], 1.0)[0]:

@@ -20,7 +20,6 @@ sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
@@ -37,8 +36,6 @@ try:
     )
 except ImportError as error:
     sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
-
-SENTENCE_END = re.compile(r"\w[.!?]$")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -62,16 +59,6 @@ def fairseq_format(score: BLEUScore) -> str:
     )
 
 
-def warn_if_misread(path: Path, lines: list[str], raw: bool) -> None:
-    """Warn if most sentence ends look like the other kind of text."""
-    ends = (
-        line.endswith((" .", " !", " ?")) if raw else SENTENCE_END.search(line) for line in lines
-    )
-    if sum(map(bool, ends)) > len(lines) / 2:
-        fault = "tokenised, and --raw was given" if raw else "untokenised: should --raw be given?"
-        print(f"ref_bleu.py: warning: {path} looks {fault}", file=sys.stderr)
-
-
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
@@ -91,9 +78,6 @@ def main() -> None:
     if len(hypotheses) != len(references):
         counts = f"{len(hypotheses)} lines and {args.ref} has {len(references)}"
         sys.exit(f"ref_bleu.py: {args.hyp} has {counts}")
-    for path, lines in ((args.hyp, hypotheses), (args.ref, references)):
-        warn_if_misread(path, lines, args.raw)
-
     detokenizer = MosesDetokenizer(lang=args.lang)
     tokenised, detokenised = [], []
     for lines in (hypotheses, references):

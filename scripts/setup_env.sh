@@ -5,8 +5,7 @@
 #
 # base is what the package and its fastest engines need, test adds pytest, dev ruff and mypy as well.
 # Call it from other scripts and then use .venv/bin/...: it returns at once when nothing is
-# left to do, and after an interruption it takes up the work again. It reports on stderr, and of
-# what takes long every five seconds for how long it has gone on.
+# left to do, and after an interruption it takes up the work again. It reports on stderr.
 #
 #   PYTHON           the interpreter, 3.10 to 3.12; default: the newest one found
 #   TORCH_INDEX_URL  where torch's CPU build is tried first on a machine without a GPU
@@ -25,31 +24,14 @@ case $level in
   base) rank=0 extras=int8,ctranslate2 ;;
   test) rank=1 extras=int8,ctranslate2,test ;;
   dev) rank=2 extras=dev ;;
-  *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 
 say() { printf 'setup_env: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
-# Says for how long something has gone on, until it is stopped or this script is no more.
-tick() {
-  local seconds=0
-  while sleep 5 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
-    printf '  %d s\n' "$((seconds += 5))" >&2
-  done
-}
-
 # Says the first argument, and then runs the others, which may take minutes.
-doing() {
-  local status=0 ticker
-  say "$1"
-  tick &
-  ticker=$!
-  disown
-  "${@:2}" || status=$?
-  kill "$ticker" 2>/dev/null || true
-  return "$status"
-}
+doing() { say "$1"; "${@:2}"; }
 
 # Prints the version, as 3.11, of an interpreter that works and is supported; else fails.
 supported_version() {

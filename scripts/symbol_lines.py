@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -49,12 +48,6 @@ www.{a}-{b}.{end}  /{a}/{b}/{c}.txt  C:\{a}\{b}  \\{a}\{b}  ~/{a}/{b}  {a}/{b}  
 
 ADDED = ["{0} ({1}){2}", "{0}: {1}{2}", "{0}: {1}", "{1}: {0}{2}", "{1} {0}{2}", "{0} {1}{2}"]
 """Forms of a sentence (0) with a thing (1) and its full stop (2)."""
-
-ENCLOSED = forms("""
-[{0}]  ({0})  <{0}>  {{{0}}}  *{0}*  * {0}  *{0}  {0} *  > {0}  # {0}  + {0}  | {0} |
-~ {0}  © {0}  [ {0} ]  <{word}>{0}</{word}>  <b> {0} </b>  <i>{0}</i>  {0} [sic]
-""")
-"""Forms of both sides (0) of a pair, with a word of the source."""
 
 
 def symbols_of(text: str) -> Counter[str]:
@@ -104,38 +97,16 @@ def added(pair: Pair, draw: random.Random) -> Pair:
     return source, target
 
 
-def enclosed(pair: Pair, draw: random.Random) -> Pair:
-    """Put both sides in brackets, tags or stars, or after a mark."""
-    word = draw.choice(WORD.findall(pair[0]) or ["b"])
-    form = draw.choice(ENCLOSED)
-    return form.format(pair[0], word=word), form.format(pair[1], word=word)
-
-
-def joined(first: Pair, second: Pair, draw: random.Random) -> Pair:
-    """Join two pairs by a sign on both sides."""
-    sign = draw.choice("|=&></+*~\\^#")
-    sides = [[side.strip().rstrip(".") for side in pair] for pair in (first, second)]
-    source, target = (f"{before} {sign} {after}" for before, after in zip(*sides))
-    return source, target
-
-
 def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
     """Return ordinary pairs with symbols added, the same ones on both sides."""
     plain = [pair for pair in pairs if not symbols_of("".join(pair))]
-    short = [pair for pair in plain if len(pair[0].split()) <= 6]
     numbers = [pair for pair in plain if NUMBER.search(pair[0])]
-    if not short or not numbers:
-        sys.exit("symbol_lines.py: too little text: no pair with a number, or no short one")
-    makers = (
-        lambda: at_number(draw.choice(numbers), draw),
-        lambda: added(draw.choice(plain), draw),
-        lambda: enclosed(draw.choice(plain), draw),
-        lambda: joined(draw.choice(short), draw.choice(short), draw),
-    )
     made: list[Pair] = []
     while len(made) < count:
-        (make,) = draw.choices(makers, (40, 35, 15, 10))
-        source, target = make()
+        if draw.random() < 0.5:
+            source, target = at_number(draw.choice(numbers), draw)
+        else:
+            source, target = added(draw.choice(plain), draw)
         if (symbols := symbols_of(source)) and symbols == symbols_of(target):
             made.append((source, target))
     return made

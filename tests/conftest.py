@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
 from specdec_plugins.engines import choice
-from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
+from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 
 register()
 # To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.

@@ -27,7 +27,7 @@ from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
 from specdec_plugins.checkpoints.pair import init_encoder_from, load_drafter
 from specdec_plugins.data.block_mask import Blocks
-from specdec_plugins.host.packed_encoder import use_plain_encoder
+from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter, DrafterOutput

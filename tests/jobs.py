@@ -18,10 +18,10 @@ class Numberer:
             yield Translation(f"{line.number}:{line.text}")
 
 
-def pair_job(folder: Path, heads: bool = False) -> PairJob:
+def pair_job(folder: Path) -> PairJob:
     """Return the making of a pair of which nothing is made yet; its text is ``folder/text``."""
     languages = {"source_lang": "en", "target_lang": "de"}
     verifier = Settings(str(folder), str(folder / "v.pt"), strategy="AR", **languages)
-    job = PairJob(verifier, folder / "text", folder / "out", str, hours=1.0, heads=heads)
+    job = PairJob(verifier, folder / "text", folder / "out", str, hours=1.0)
     job.layout.work.mkdir(parents=True)
     return job

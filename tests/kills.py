@@ -20,9 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import make_verifier
-from drafters import save_checkpoint
-
 UNFINISHED = (".part", ".lock")
 """Ends of names of files that a killed process may leave."""
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
@@ -186,44 +183,6 @@ def evaluate(world: Path) -> Victim:
         assert names(folder) == names(alone)
 
     return Victim("evaluate", start, check, finished, world / "alone_evaluate")
-
-
-def export(world: Path) -> Victim:
-    script, source = load("export_checkpoint"), world / "large.pt"
-    save_checkpoint(source, make_verifier(encoder_ffn_embed_dim=80_000).float())
-
-    def start(folder: Path) -> int:
-        return fork(lambda: int(script.main([str(source), str(folder / "small.pt")])))
-
-    def check(folder: Path, alone: Path) -> None:
-        if (folder / "small.pt").exists():
-            same_files(folder, alone)
-
-    return Victim("export", start, check, same_files, world / "alone_export")
-
-
-def distill(world: Path) -> Victim:
-    text = world / "bpe"
-    text.mkdir()
-    for split, lines in (("train", 400), ("valid", 20)):
-        for language in ("en", "de"):
-            (text / f"{split}.{language}").write_text(make_text(lines).replace("\n\n", "\nw1\n"))
-
-    def start(folder: Path) -> int:
-        arguments = f"{world}/verifier.pt {world} {text} {folder}/out en de --max-len-b 9 --batch 4"
-        return spawn([str(SCRIPTS / "distill.sh"), *arguments.split(), "--cpu", "--quiet"])
-
-    def check(folder: Path, alone: Path) -> None:
-        for name in names(folder):
-            if name.endswith((".de", ".en")):
-                assert (alone / name).read_bytes().startswith((folder / name).read_bytes()), name
-
-    def finished(folder: Path, alone: Path) -> None:
-        for run in (folder, alone):
-            (run / "out" / "bin" / "preprocess.log").unlink(missing_ok=True)  # it tells times
-        same_files(folder, alone)
-
-    return Victim("distill", start, check, finished, world / "alone_distill")
 
 
 def translate_corpus(world: Path) -> Victim:

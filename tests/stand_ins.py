@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import old_names
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
 from drafters import flatten
@@ -19,8 +19,72 @@ from fairseq.models.transformer_align import TransformerAlignModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import OmegaConf
+from torch import Tensor
 
-from specdec_plugins.host.packed_encoder import use_plain_encoder
+from specdec_plugins.host.checkpoints import use_plain_encoder
+
+NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+
+Weights = dict[str, Tensor]
+
+
+def fused(weights: Weights) -> Weights:
+    """One matrix of queries, keys and values in each attention: until November 2019. There was no
+    ``output_projection`` yet: a table of its own was called ``embed_out``."""
+    old = dict(weights)
+    for name in weights:
+        if match := re.fullmatch(r"(.*_attn)\.q_proj\.(weight|bias)", name):
+            parts = [old.pop(f"{match[1]}.{part}_proj.{match[2]}") for part in "qkv"]
+            old[f"{match[1]}.in_proj_{match[2]}"] = torch.cat(parts)
+    output = old.pop("decoder.output_projection.weight")
+    if not torch.equal(output, old["decoder.embed_tokens.weight"]):
+        old["decoder.embed_out"] = output
+    return old
+
+
+def numbered_norms(weights: Weights) -> Weights:
+    """Layer norms by number, as in the first Transformers."""
+
+    def rename(name: str) -> str:
+        match = re.fullmatch(r"(encoder|decoder)(\.layers\.\d+)\.(\w+layer_norm)\.(\w+)", name)
+        if match is None:
+            return name
+        side, layer, norm, kind = match.groups()
+        return f"{side}{layer}.layer_norms.{NORMS[side].index(norm)}.{kind}"
+
+    return {rename(name): tensor for name, tensor in weights.items()}
+
+
+def with_positions(weights: Weights) -> Weights:
+    """The tables of sinusoidal positions, which were saved, too."""
+    tables = {f"{side}.embed_positions.weights": torch.zeros(66, 16) for side in NORMS}
+    return {**weights, **tables}
+
+
+def without_versions(weights: Weights) -> Weights:
+    """No ``version``: then there was no norm after the last layer, either."""
+    kinds = ("version", "layer_norm.weight", "layer_norm.bias")
+    gone = {f"{side}.{kind}" for side in NORMS for kind in kinds}
+    return {name: tensor for name, tensor in weights.items() if name not in gone}
+
+
+def half(weights: Weights) -> Weights:
+    """Floating point numbers in float16."""
+    return {n: t.half() if t.is_floating_point() else t for n, t in weights.items()}
+
+
+def before_cfg(state: dict[str, Any]) -> dict[str, Any]:
+    """All options of a command line in one namespace: until version 0.10.1."""
+    args = state["cfg"]["model"]
+    task = state["cfg"]["task"]
+    for name, value in (task if isinstance(task, dict) else vars(task)).items():
+        setattr(args, "task" if name == "_name" else name, value)
+    del args._name
+    return {**state, "args": args, "cfg": None}
+
 
 PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 JOINT = {"share_all_embeddings": True}
@@ -34,7 +98,7 @@ class StandIn:
     settings: dict[str, Any] = field(default_factory=dict)
     """Options of the Transformer."""
     changes: tuple[Callable[..., Any], ...] = ()
-    """Functions of :mod:`old_names`, for its weights."""
+    """Functions that age its weights."""
     arch: str = "transformer"
     options: dict[str, Any] = field(default_factory=dict)
     """Saved beside those of the Transformer."""
@@ -84,7 +148,7 @@ class StandIn:
         for change in self.changes:
             state["model"] = change(state["model"])
         if self.before_cfg:
-            state = old_names.before_cfg(state)
+            state = before_cfg(state)
         torch.save(state, path, _use_new_zipfile_serialization=not self.before_cfg)
         return path
 
@@ -137,18 +201,16 @@ def read_by_fairseq(path: Path, task: Any) -> Any:
     return model.double().eval().requires_grad_(False)
 
 
-FUSED = (old_names.fused,)
+FUSED = (fused,)
 WIDE = {"encoder_ffn_embed_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 STAND_INS: dict[str, StandIn] = {
     "modern": StandIn(),
     "fused, joint": StandIn(JOINT, FUSED, before_cfg=True),
-    "fused, float16": StandIn(JOINT, (*FUSED, old_names.half)),
-    "fused, numbered norms": StandIn(
-        {}, (*FUSED, old_names.numbered_norms, old_names.with_positions), before_cfg=True
-    ),
+    "fused, float16": StandIn(JOINT, (*FUSED, half)),
+    "fused, numbered norms": StandIn({}, (*FUSED, numbered_norms, with_positions), before_cfg=True),
     "fused, embed_out, separate": StandIn({}, FUSED, separate=True, before_cfg=True),
     "fused, tied, separate": StandIn(OUTPUT_TIED, FUSED, separate=True),
-    "no versions": StandIn(PRE_NORM, (old_names.without_versions,), seed=4),
+    "no versions": StandIn(PRE_NORM, (without_versions,), seed=4),
     "unknown, pre-norm, gelu": StandIn(
         {**PRE_NORM, "activation_fn": "gelu"},
         arch="transformer_18_18",

@@ -30,22 +30,22 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1607,
-    "cli": 1272,
+    "checkpoints": 1540,
+    "cli": 1264,
     "criterions": 483,
     "data": 135,
-    "decoding": 5332,
-    "engines": 1006,
-    "evaluation": 1601,
-    "files": 612,
-    "host": 362,
+    "decoding": 5314,
+    "engines": 999,
+    "evaluation": 1525,
+    "files": 577,
+    "host": 328,
     "inference": 2370,
-    "jobs": 1555,
+    "jobs": 1314,
     "models": 1899,
     "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 142
+MAX_FILES = 140
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from drafters import save_pair
-from kills import distill, evaluate, export, inference, load, make_text, translate_corpus
+from kills import evaluate, inference, load, make_text, translate_corpus
 
 RANDOM = random.Random()
 """Other moments every time."""
@@ -38,11 +38,9 @@ def compiled(world: Path) -> None:
         (lambda world: inference(world, 1, lines=40), 1),
         pytest.param(lambda world: inference(world, 4, lines=60), 1, marks=pytest.mark.slow),
         (evaluate, 1),
-        (export, 1),
-        pytest.param(distill, 5, marks=pytest.mark.slow),
         pytest.param(translate_corpus, 5, marks=pytest.mark.slow),
     ],
-    ids=["batch 1", "batch 4", "evaluate", "export", "distill", "corpus"],
+    ids=["batch 1", "batch 4", "evaluate", "corpus"],
 )
 @pytest.mark.usefixtures("compiled")
 def test_kills(world: Path, make: Any, kills: int) -> None:

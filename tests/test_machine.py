@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -14,7 +13,6 @@ from specdec_plugins import machine
 from specdec_plugins.machine import (
     _describe,
     choose_threads,
-    give_back,
     python_path,
     python_program,
 )
@@ -72,27 +70,6 @@ def test_no_more_threads_than_free_cores(
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-
-
-def held() -> int:
-    """Bytes of memory in use."""
-    status = Path("/proc/self/status").read_text("utf-8")
-    return 1024 * next(int(s.split()[1]) for s in status.splitlines() if s.startswith("VmRSS:"))
-
-
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_trim") or not Path("/proc/self/status").exists(),
-    reason="this is not Linux with glibc",
-)
-def test_memory_that_is_free_is_given_back() -> None:
-    """Also what lies between things that are in use."""
-    size, count = 2**15, 4000
-    blocks = [bytearray(size) for _ in range(count)]
-    del blocks[::2]
-    before = held()
-    give_back()
-    assert before - held() > 0.7 * size * count / 2
-    assert len(blocks) == count / 2
 
 
 @pytest.mark.parametrize("name", ["json", "sacrebleu", "specdec_plugins"])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -17,7 +16,6 @@ from sacremoses import MosesTokenizer
 from scripts_here import load_script
 
 from specdec_plugins.evaluation.bleu import References, plain_tokens, split_compounds
-from specdec_plugins.evaluation.texts import Sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_PERL = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
@@ -141,42 +139,6 @@ def test_languages_without_blanks(language: str, tokenizer: str, tmp_path: Path)
         wanted = write(tmp_path / "ref", ["我们今天去公园散步吃饭。"])
         for line in ref("--raw", "--lang", language, hyp, wanted).stdout.splitlines():
             assert float(line.split(" = ")[1].split()[0].rstrip(",")) > 30
-
-
-@pytest.mark.parametrize(
-    ("bpe", "tokenised"), [(None, True), ("subword_nmt", True), ("sentencepiece", False)]
-)
-def test_text_of_sentencepiece_is_not_tokenised(
-    bpe: str | None, tokenised: bool, tmp_path: Path
-) -> None:
-    text = str(write(tmp_path / "text", ["ein Hund"]))
-    limits = SimpleNamespace(max_length=lambda *_: 9)
-    settings = SimpleNamespace(bpe=bpe, tokenizer=None, target_lang="de", limits=limits)
-    codec = SimpleNamespace(encode=lambda _: [2], source={})
-    generator = SimpleNamespace(positions=9)
-    translator = SimpleNamespace(settings=settings, codec=codec, generator=generator)
-    sentences = Sentences.read(text, text, None, translator)  # type: ignore[arg-type]
-    assert sentences.references is not None
-    assert sentences.references.tokenised == tokenised
-
-
-def test_tokenised_text_is_detokenised_for_sacrebleu(tmp_path: Path) -> None:
-    file = write(tmp_path / "text", ["Ein rot @-@ weißer Ball , Peter &apos;s Ball ."])
-    done = ref(file, file)
-    assert done.stderr == ""
-    assert done.stdout.startswith(
-        "BLEU4 = 100.00, 100.0/100.0/100.0/100.0 (BP=1.000, ratio=1.000, syslen=10, reflen=10)"
-    )
-    # 13a cuts "Ein rot-weißer Ball, Peter 's Ball." into 8 tokens, "@-@" and "&apos;" gone.
-    assert "hyp_len = 8 " in done.stdout.splitlines()[1]
-
-
-def test_text_of_the_other_kind_is_noticed(tmp_path: Path) -> None:
-    for raw, line in (([], "Ein Ball liegt im Gras."), (["--raw"], "Ein Ball liegt im Gras .")):
-        file = write(tmp_path / "text", [line] * 3)
-        done = ref(*raw, file, file)
-        assert "warning" in done.stderr
-        assert done.returncode == 0
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

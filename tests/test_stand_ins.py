@@ -11,15 +11,14 @@ import torch
 from conftest import make_batch, make_task
 from drafters import make_causal
 from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
-from strict import assert_beam1, beam1, one_row
+from strict import assert_beam1, beam1
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
 BATCHES = {"one": [8], "three": [9, 4, 6]}
 LIMITS = GenerationLimits(max_len_b=20)

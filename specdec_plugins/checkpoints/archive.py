@@ -188,10 +188,6 @@ class _Array(np.ndarray):
         return np.asarray(self).__reduce__()
 
 
-def _rebuild_number(kind: _Dtype, data: bytes) -> np.generic:
-    return np.frombuffer(data, kind.dtype, count=1)[0]
-
-
 def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
     """Yield stand-ins for numpy's classes and functions, under their names."""
     stand_ins: list[tuple[Callable[..., object], str]] = [
@@ -200,7 +196,8 @@ def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
     ]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
         stand_ins.append((lambda *_: _Array(), f"{module}._reconstruct"))
-        stand_ins.append((lambda *args: _rebuild_number(*args), f"{module}.scalar"))
+        number = f"{module}.scalar"
+        stand_ins.append((lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0], number))
     for stand_in, name in stand_ins:
         stand_in.__module__, _, stand_in.__name__ = name.rpartition(".")
         stand_in.__qualname__ = stand_in.__name__

@@ -25,15 +25,15 @@ from specdec_plugins.checkpoints.loading import (
     load_upgraded,
     save_state,
 )
-from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
 DraftFrom = tuple[int, str] | Literal["all"]
 """A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
 
-PATHS = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
+PATHS = ("data", "AR_path", "acceptance_head", "drafter")
 """Settings that are paths of the machine that trained; no model needs them."""
 MAX_UNKNOWN = 0.02
 """Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
@@ -71,11 +71,10 @@ def export_checkpoint(
         raise CheckpointError(
             f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
-    task = state["cfg"]["task"]
+    task, dictionaries = state["cfg"]["task"], training.dictionaries
     for name, language in zip(("source_lang", "target_lang"), training.languages, strict=True):
         if language:
             setattr(task, name, language)
-    dictionaries = training.dictionaries
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(
@@ -85,14 +84,11 @@ def export_checkpoint(
         if not is_drafter(state):
             raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
         state["model"].pop(VOCABULARY, None)
-        if draft_from != "all":
-            if not dictionaries:
-                raise CheckpointError(
-                    "--draft-vocabulary: needs --dictionaries, the folder of the dictionaries that "
-                    "the drafter was trained with"
-                )
-            dictionary = load_dictionary(dictionaries, task.target_lang)
-            state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
+    if isinstance(draft_from, tuple):
+        if not dictionaries:
+            raise CheckpointError("--draft-vocabulary: needs the drafter's --dictionaries")
+        dictionary = load_dictionary(dictionaries, task.target_lang)
+        state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
     return save_state(inference_state(state, _stored(state["model"], half)), target)
 
 
@@ -103,13 +99,10 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
         path: segmented text, a sentence a line, ideally the verifier's output.
     """
     seen, eos = Counter[int](), dictionary.eos()
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
-    except (OSError, UnicodeDecodeError) as error:
-        fault = f"--draft-text {path}: cannot be read ({error})"
-        raise CheckpointError(f"{fault}; give segmented text in UTF-8") from error
+    fault = f"--draft-text {path}: cannot be read"
+    with explained(fault, kind=CheckpointError), open(path, encoding="utf-8") as lines:
+        for line in lines:
+            seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
     total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
@@ -118,10 +111,8 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
             "text that is segmented as the drafter's training text was"
         )
     if not 2 <= count <= len(seen):
-        raise CheckpointError(
-            f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens that "
-            f"{path} has"
-        )
+        fault = f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens"
+        raise CheckpointError(f"{fault} that {path} has")
     # Ties go to the first in the dictionary. EOS, which ends drafts, is always included.
     ranked = sorted(seen, key=lambda token: (token != eos, -seen[token], token))
     return torch.tensor(sorted(ranked[:count]))

@@ -33,11 +33,7 @@ def find_head(drafter_path: Location, rule: str) -> Path | None:
 
 
 def save_head(path: Location, head: AcceptanceHead) -> int:
-    """Write a head with weights in float16, and return the file's size in bytes.
-
-    Raises:
-        CheckpointError: the file cannot be written; an older one is left as it was.
-    """
+    """Write a head with weights in float16, and return the file's size in bytes."""
     weights = {name: tensor.detach().half().cpu() for name, tensor in head.named_parameters()}
     return save_state({"acceptance_head": head.settings.to_file(), "model": weights}, path)
 

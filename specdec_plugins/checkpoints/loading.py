@@ -30,8 +30,12 @@ from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import whole_file
-from specdec_plugins.host.checkpoints import without_memory
-from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder, without_copies
+from specdec_plugins.host.checkpoints import (
+    REDUNDANT,
+    use_plain_encoder,
+    without_copies,
+    without_memory,
+)
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -118,8 +122,8 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     the dictionaries, as it is.
 
     Raises:
-        CheckpointError: as :func:`load_state`; or the model cannot be built, the weights do not fit
-            it, or it was trained with other dictionaries or for the other direction.
+        CheckpointError: it cannot be read or built, its weights do not fit, or it was trained with
+            other dictionaries or for the other direction.
     """
     name = os.fspath(path)
     as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
@@ -222,12 +226,8 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
         return state
     dictionaries = []  # as long as the tables of embeddings
     for side in ("encoder", "decoder"):
-        table = weights.get(f"{side}.embed_tokens.weight")
-        if table is None:
-            fault = f"{side}.embed_tokens.weight is missing"
-            raise CheckpointError(f"{name}: is no whole Transformer: {fault}; {SAVED}")
         dictionary = Dictionary()
-        for index in range(len(dictionary), len(table)):
+        for index in range(len(dictionary), len(weights.get(f"{side}.embed_tokens.weight", ()))):
             dictionary.add_symbol(f"madeupword{index:04d}")
         dictionaries.append(dictionary)
     # All layers: pruning is for those who load the file.

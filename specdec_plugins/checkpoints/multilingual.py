@@ -10,7 +10,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import torch
@@ -33,13 +33,11 @@ KEY = "multilingual"
 """The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]
-Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1 << 17)]
+Names = Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1 << 17)]
 Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
 used in its training only."""
-OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
-"""Options of that branch that add other entries to dictionaries."""
 
 
 class Beginning(TypedDict):
@@ -116,37 +114,29 @@ class Multilingual(msgspec.Struct, frozen=True):
             values: options by name; those of ``langtoks`` as ``langtoks_main``.
             folder: that of the list of languages, if that is a file.
         """
-        saved: dict[str, object] = {}
+        saved: dict[str, Any] = {}
         for name, value in values.items():
             if value and isinstance(value, (bool, int, str, list, tuple)):
                 several = name in ("langs", "lang_pairs", "langtoks_specs")
                 saved[name] = value.split(",") if several and isinstance(value, str) else value
-        if branch := [name for name in OF_BRANCH if name in saved]:
-            flag = branch[0].replace("_", "-")
-            raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
-        listed, pairs = saved.get("lang_dict"), saved.get("lang_pairs")
-        if "langs" not in saved and isinstance(listed, str):
+        if "langs" not in saved and "lang_dict" in saved:
             # Training had the file elsewhere.
-            path = os.path.join(folder, os.path.basename(listed))
+            path = os.path.join(folder, os.path.basename(str(saved["lang_dict"])))
             if not os.path.isfile(path):
                 fault = "its languages are listed in a file"
                 raise ConfigError(f"{fault}; put that beside it, as {path}")
             args = Namespace(langs=None, lang_dict=path)
             saved["langs"] = MultilingualDatasetManager.load_langs(args)
-        elif "langs" not in saved and isinstance(pairs, (list, tuple)):
-            saved["langs"] = sorted({name for pair in pairs for name in str(pair).split("-")})
-        if not saved.get("langs"):
-            raise ConfigError("its task is multilingual, and it names no languages")
-        saved["source_spec"] = saved.get("encoder_langtok")
-        saved["target_spec"] = "tgt" if "decoder_langtok" in saved else None
+        elif "langs" not in saved and isinstance(saved.get("lang_pairs"), (list, tuple)):
+            pairs = (str(pair).split("-") for pair in saved["lang_pairs"])
+            saved["langs"] = sorted({name for pair in pairs for name in pair})
+        target = "tgt" if "decoder_langtok" in saved else None
+        specs = saved.get("langtoks_main") or (saved.get("encoder_langtok"), target)
         saved["has_mask"] = f"extra_data_{LangTokSpec.mono_dae.value}" in values
-        if main := saved.get("langtoks_main"):
-            if not isinstance(main, (list, tuple)) or len(main) != 2:
-                raise ConfigError("its task: langtoks_main are not two")
-            saved["source_spec"], saved["target_spec"] = main
         try:
+            saved |= zip(("source_spec", "target_spec"), specs)
             return msgspec.convert(saved, cls)
-        except (msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.ValidationError, TypeError, RecursionError) as error:
             raise ConfigError(f"its task: {ascii(str(error))[1:-1][:200]}") from None
 
     def options(self) -> JsonObject:
@@ -187,28 +177,16 @@ class Multilingual(msgspec.Struct, frozen=True):
         """Check that the model has these languages, source and target."""
         for flag, language in zip(("-s", "-t"), languages):
             if language not in self.langs:
-                raise ConfigError(
-                    f"{flag} {language}: is none of the verifier's languages: {self.known}"
-                )
+                raise ConfigError(f"{flag} {language}: is none of the verifier's: {self.known}")
 
     def tokens(
         self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
     ) -> LanguageTokens:
-        """Return the tokens of a direction.
-
-        Args:
-            languages: source and target.
-            dictionaries: those of both, with the tokens.
-        """
+        """Return the tokens of a direction, from source and target and both dictionaries."""
         self.check(languages)
-        args = Namespace(
-            seed=0,
-            extra_lang_pairs=None,
-            lang_pairs=[],
-            lang_tok_style=self.lang_tok_style.value,
-            source_dict=None,
-            target_dict=None,
-        )
+        none = dict.fromkeys(("extra_lang_pairs", "source_dict", "target_dict"))
+        style = self.lang_tok_style.value
+        args = Namespace(seed=0, lang_pairs=[], lang_tok_style=style, **none)
         named = dict(zip(languages, dictionaries))
         manager = MultilingualDatasetManager(args, [], self.langs, named, None)
         try:

@@ -21,7 +21,7 @@ from specdec_plugins.checkpoints.loading import (
     save_state,
 )
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
@@ -40,9 +40,6 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
 
     Args:
         verifier: the path given with ``--AR-path``, which leaves nothing to split.
-
-    Raises:
-        CheckpointError: as :func:`load_state`; or the two are not a drafter and a verifier.
     """
     parts = [path] if os.path.exists(path) else split_paths(path)
     if len(parts) == 1:
@@ -65,20 +62,12 @@ def unwrapped(model: Any) -> BaseFairseqModel:
 
 
 def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
-    """Return the verifier of a checkpoint, frozen and in evaluation mode.
-
-    Raises:
-        CheckpointError: as :func:`load_model`; or the model is no Transformer of fairseq's.
-    """
+    """Return the verifier of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, TransformerModelBase, "verifier")
 
 
 def load_drafter(path: Path, task: FairseqTask) -> Drafter:
-    """Return the drafter of a checkpoint, frozen and in evaluation mode.
-
-    Raises:
-        CheckpointError: as :func:`load_model`; or the model is no drafter.
-    """
+    """Return the drafter of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, Drafter, "drafter")
 
 
@@ -117,10 +106,7 @@ def init_encoder_from(
             lacks keep their values.
 
     Returns:
-        The names of the copied parameters.
-
-    Raises:
-        CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
+        the names of the copied parameters.
     """
     state = load_upgraded(path, getattr(getattr(task, "cfg", None), "as_transformer", False))
     check_dictionaries(state["task_state"], task, path)
@@ -130,35 +116,23 @@ def init_encoder_from(
         if name.startswith("encoder.") and _is_learned(name)
     }
     learned = {name: tensor for name, tensor in encoder.state_dict().items() if _is_learned(name)}
-    fault = f"{path}: architecture or dictionary mismatch:"
-    shared = [name for name in learned if name in saved]
-    for name in shared:
-        if saved[name].shape != learned[name].shape:
-            raise CheckpointError(
-                f"{fault} encoder.{name} is {tuple(saved[name].shape)}, the drafter's is "
-                f"{tuple(learned[name].shape)}"
-            )
+    shared = learned.keys() & saved.keys()
+    missing = [*(learned.keys() ^ shared if exact else ()), *(saved.keys() ^ shared)]
+    shapes = [name for name in shared if saved[name].shape != learned[name].shape]
     cfg = encoder.cfg
     settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
-    if exact:
-        settings |= {name: getattr(cfg, name) for name in DETAILS}
-    for name, value in settings.items():
-        verifiers = getattr(state["cfg"]["model"], name, value)
-        if str(verifiers) != str(value):
-            raise CheckpointError(
-                f"{fault} --{name.replace('_', '-')} is {verifiers} in the verifier, {value} in "
-                "the drafter"
-            )
-    missing = dict.fromkeys(sorted(saved.keys() - learned.keys()), "drafter")
-    if exact:
-        missing |= {name: "verifier" for name in learned if name not in saved}
-    for name, model in missing.items():
-        raise CheckpointError(f"{fault} encoder.{name} is not in the {model}")
+    settings |= {name: getattr(cfg, name) for name in DETAILS if exact}
+    model = state["cfg"]["model"]
+    others = [n for n, value in settings.items() if str(getattr(model, n, value)) != str(value)]
+    if faults := [*(f"encoder.{name}" for name in sorted([*shapes, *missing])), *others]:
+        raise CheckpointError(
+            f"{path}: architecture or dictionary mismatch: the drafter has another {faults[0]}"
+        )
     with torch.no_grad():
         for name in shared:
             learned[name].copy_(saved[name])
     logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
-    return shared
+    return sorted(shared)
 
 
 def _is_learned(name: str) -> bool:
@@ -173,9 +147,6 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
 
     Returns:
         The names of the parameters written.
-
-    Raises:
-        CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
     """
     state = load_upgraded(verifier, as_transformer)
     if is_drafter(state):

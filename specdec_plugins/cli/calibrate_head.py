@@ -17,7 +17,7 @@ from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.lock import check_paths, reserved
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import JsonObject, write_json
 
 PROG = program("calibrate_head.py")
@@ -46,7 +46,6 @@ def main(argv: Sequence[str]) -> None:
     with reserved(outputs, inputs.items()):
         models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
         trained = calibration.TrainedHead(args.checkpoint, **models)
-        check_paths(outputs, trained.files)
         bar = sys.stderr.isatty() and not args.no_progress_bar
         predictions = trained.predict(args.subset, bar=bar)
         temperature, bias = (1.0, 0.0) if args.no_fit else calibration.fit_calibration(predictions)
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
             "calibrated": calibration.report(calibrated),
         }
         if args.json:
-            write_json(Path(args.json), results, "--json")
+            write_json(Path(args.json), results)
         if args.plot:
             calibration.plot_reliability(calibrated, args.plot, args.output)
     put(table(results))

@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> None:
         if not args.quiet:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
-            write_json(Path(args.stats_json), report, "--stats-json")
+            write_json(Path(args.stats_json), report)
 
 
 def progress(

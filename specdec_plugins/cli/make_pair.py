@@ -27,7 +27,6 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
-from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.command import Parser, command, positive, program, put
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
@@ -41,7 +40,6 @@ from specdec_plugins.jobs.make_pair.text import check_enough
 PROG = program("make_pair.py")
 HOURS = 4.0
 MODULES = {
-    "specdec-calibrate-head": "calibrate_head",
     "specdec-translate": "inference",
     "specdec-translate-corpus": "translate_corpus",
     "specdec-tune": "tune",
@@ -62,9 +60,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     budget.add_argument("--hours", metavar="H", type=float, help=f"hours of all stages ({HOURS:g})")
     updates = "updates of the drafter's training"
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
-    add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
-    add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
-    add("--heads", action="store_true", help="train an acceptance head, too")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
@@ -94,7 +89,6 @@ def job_of(args: argparse.Namespace) -> PairJob:
         **known,
         source_lang=task.source_lang,
         target_lang=task.target_lang,
-        rule=rule_named(args.rule),
         as_transformer=args.as_transformer,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
     )
@@ -105,8 +99,6 @@ def job_of(args: argparse.Namespace) -> PairJob:
         run,
         hours=HOURS if args.hours is None and args.updates is None else args.hours,
         updates=args.updates,
-        arch=args.arch,
-        heads=args.heads,
         half=args.half,
         workers=args.workers,
         quiet=args.quiet,

@@ -9,8 +9,8 @@ was by the same command; with other input, models or settings it refuses. PAIR a
 are those of inference.py.
 
 Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
-is not UTF-8 is refused before anything is translated. Symbolic links are followed. Files that are
-hidden or not ordinary are passed over and named.
+is not UTF-8 is refused before anything is translated. Links to files are followed; hidden files,
+links to folders, pipes and the like are passed over and named.
 
 Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
 uses that cluster, whose machines must see the models, the input and the output by the same paths.
@@ -36,6 +36,7 @@ from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.corpus import (
     FOLDER,
+    count_lines,
     describe_job,
     find_files,
     finish,
@@ -77,12 +78,12 @@ def main(argv: Sequence[str]) -> None:
     settings = as_tuned(settings, args.threads)
     load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
     corpus = read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
-    about = describe_job(corpus, settings, args.seed, args.shard_lines)
-    total = sum(file.lines for file in corpus)
+    about = describe_job(files, settings, args.seed, args.shard_lines)
+    total = sum(map(count_lines, corpus.values()))
     start = time.monotonic()
     with work_folder(args.output_path, args.output_path / FOLDER / "job.json", about):
         shards = pending(corpus, args.output_path)
-        before = total - sum(shard.lines for shard in shards)
+        before = total - count_lines(shards)
         hidden = args.no_progress_bar or None  # also where there is no terminal
         with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
             if shards:

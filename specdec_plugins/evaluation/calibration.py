@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.kernels import Floats
 from specdec_plugins.evaluation.plots import new_figure
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.files.output import JsonObject, whole_file
+from specdec_plugins.files.output import JsonObject, Location, whole_file
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -51,35 +49,42 @@ class Predictions:
         return replace(self, logits=self.logits / temperature + bias)
 
 
-def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
-    """Return the mean distance of prediction and observed rate over bins of equal width.
+def metrics(predicted: Tensor, happened: Tensor, bins: int = BINS) -> dict[str, float]:
+    """Return how good ``(cases,)`` predictions are; NaN is a metric of nothing.
 
-    ECE of Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2.
+    ``auroc`` is the probability that a case that happened was predicted higher than a case that did
+    not. ``ece`` is the mean distance of prediction and observed rate over bins of equal width (Guo
+    et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2), ``brier`` the mean
+    squared error (Brier 1950).
     """
     count, mean, rate = _binned(predicted, happened, bins)
-    return float(np.average(np.abs(mean - rate), weights=count)) if len(count) else math.nan
+    mixed = happened.any() and not happened.all()
+    return {
+        "slots": len(predicted),
+        "observed": float(happened.float().mean()),
+        "predicted": float(predicted.mean()),
+        "auroc": float(roc_auc_score(happened.long(), predicted.double())) if mixed else math.nan,
+        "ece": float(np.average(np.abs(mean - rate), weights=count)) if len(count) else math.nan,
+        "brier": float((predicted.double() - happened.double()).square().mean()),
+    }
 
 
-def brier_score(predicted: Tensor, happened: Tensor) -> float:
-    """Return the mean squared error of the probabilities (Brier 1950); NaN of nothing."""
-    return float((predicted.double() - happened.double()).square().mean())
-
-
-def auroc(predicted: Tensor, happened: Tensor) -> float:
-    """Return the probability that a case that happened was predicted higher than a case that did
-    not; NaN where all or nothing happened."""
-    if happened.all() or not happened.any():
-        return math.nan
-    return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
+def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Floats, Floats]:
+    """Return cases, mean prediction and observed rate of the bins that hold any."""
+    values = predicted.double().numpy()
+    count, predictions, events = (
+        np.histogram(values, bins, (0, 1), weights=weights)[0]
+        for weights in (None, values, happened.double().numpy())
+    )
+    filled = count > 0
+    count = count[filled]
+    return count, predictions[filled] / count, events[filled] / count
 
 
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     """Return the temperature and bias with the least cross entropy on decided slots.
 
     Platt scaling (Platt 1999). The bias corrects a head that was trained on easier text.
-
-    Raises:
-        ValueError: there are no decided slots, or all or none of them were accepted.
     """
     logits = predictions.logits[predictions.decided].double()
     happened = predictions.survived[predictions.decided]
@@ -96,22 +101,22 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
 
 
 def report(predictions: Predictions) -> JsonObject:
-    """Return all metrics, of all slots and by slot.
-
-    ``token`` is about the probability of a token if all before it are accepted, over decided slots;
-    ``survival`` about the running product, over slots before the sentence's end.
-    """
+    """Return all metrics, of all slots and by slot; see :func:`_predicted`."""
     result: JsonObject = {}
     for name, (predicted, where) in _predicted(predictions).items():
         happened = predictions.survived
-        result[name] = _metrics(predicted[where], happened[where])
+        result[name] = metrics(predicted[where], happened[where])
         by_slot = zip(predicted.T, happened.T, where.T)
-        result[f"{name}_by_slot"] = [_metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
+        result[f"{name}_by_slot"] = [metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
     return result
 
 
 def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return ``(blocks, slots)`` probabilities of tokens and of survival, and where they count."""
+    """Return two kinds of ``(blocks, slots)`` probabilities, and where they count.
+
+    ``token`` is that of a token if all before it are accepted, over decided slots; ``survival`` the
+    running product, over slots before the sentence's end.
+    """
     token = predictions.logits.float().sigmoid()
     return {
         "token": (token, predictions.decided),
@@ -119,30 +124,7 @@ def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
-    return {
-        "slots": len(predicted),
-        "observed": float(happened.float().mean()),
-        "predicted": float(predicted.mean()),
-        "auroc": auroc(predicted, happened),
-        "ece": expected_calibration_error(predicted, happened),
-        "brier": brier_score(predicted, happened),
-    }
-
-
-def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Floats, Floats]:
-    """Return cases, mean prediction and observed rate of the bins that hold any."""
-    values = predicted.double().numpy()
-    count, predictions, events = (
-        np.histogram(values, bins, (0, 1), weights=weights)[0]
-        for weights in (None, values, happened.double().numpy())
-    )
-    filled = count > 0
-    count = count[filled]
-    return count, predictions[filled] / count, events[filled] / count
-
-
-def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
+def plot_reliability(predictions: Predictions, path: Location, title: str) -> None:
     """Write a PNG of the reliability diagrams of tokens and of survival."""
     figure = new_figure((10, 4.6))
     panels = zip(figure.subplots(1, 2), _predicted(predictions).items())
@@ -175,28 +157,15 @@ class TrainedHead:
         groups = OmegaConf.structured(FairseqConfig)
         groups.task = OmegaConf.structured(TranslationSpecdecConfig)
         groups.task.update({name: value for name, value in options.items() if name in names})
-        config = groups.task
-        folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
-        self.files = [
-            ("--drafter", Path(drafter_path)),
-            ("--AR-path", Path(config.AR_path)),
-            *(("--data", path) for folder in folders for path in folder.glob("*")),
-        ]
-        """All files that are read, each with the flag that can name it."""
-        self.task = TranslationSpecdecTask.setup_task(config)
+        self.task = TranslationSpecdecTask.setup_task(groups.task)
         drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
         if fingerprint(drafter) != settings.drafter:
             fault = f"{drafter_path}: not the drafter that {path} was trained for"
             raise CheckpointError(f"{fault}; name that one with --drafter")
-        self.labeller = AcceptanceLabeller(
-            drafter,
-            self.task.verifier,
-            Scoring(
-                choose_rule(settings.rule), settings.rule_temperature, settings.repetition_penalty
-            ),
-            settings.block_size,
-            self.task.target_dictionary.pad(),
-        )
+        scales = settings.rule_temperature, settings.repetition_penalty
+        scoring = Scoring(choose_rule(settings.rule), *scales)
+        sizes = settings.block_size, self.task.target_dictionary.pad()
+        self.labeller = AcceptanceLabeller(drafter, self.task.verifier, scoring, *sizes)
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
         """Return the head with logits divided by ``temperature``, then ``bias`` added."""

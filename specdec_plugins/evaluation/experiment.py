@@ -36,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Counts are None where a system does not tell its steps. ``sentences`` holds a column for each
     known figure, in the order of the text: ``line`` and ``seconds`` (of the sentence's batch), and
-    as far as they are known ``steps``, counts of tokens, ``accepted_by_step`` and ``output``.
+    as far as they are known ``steps``, counts of tokens and ``output``.
     """
 
     system: str
@@ -94,10 +94,6 @@ class Conditions:
     text: Sentences
     batch: int
     threads: int
-
-    def is_of(self, run: Run) -> bool:
-        """Return whether a run was made under these conditions."""
-        return (run.text, run.batch, run.threads) == (self.text.name, self.batch, self.threads)
 
 
 @dataclass(frozen=True)
@@ -212,8 +208,6 @@ def timed_run(system: System, worker: SystemProcess, where: Conditions, number: 
             output if isinstance(output, str) else where.text.joined(output)
             for output in decoded.outputs
         ]
-    else:
-        columns.pop("accepted_by_step", None)
     columns["line"] = [where.text.lines[i].number for i in order]
     in_text = sorted(range(len(order)), key=order.__getitem__)
     return Run(

@@ -1,4 +1,4 @@
-"""Plots of an experiment: times, verified against discarded tokens, what the oracle verifies."""
+"""Plots of an experiment: times, and verifier calls against discarded tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from specdec_plugins.evaluation.table import Result
 from specdec_plugins.files.output import write_whole
@@ -31,12 +29,7 @@ def check_plotting(instead: str = "or give --no-plots") -> None:
 def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
     """Yield the plots by name, with a panel for each text, batch size and number of threads."""
     drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
-    oracles = [[r for r in group if r.system.policy == "oracle"] for group in groups]
-    for name, panel, shown in (
-        ("speed", _speed, groups),
-        ("pareto", _pareto, drafting),
-        ("oracle", _oracle, oracles),
-    ):
+    for name, panel, shown in (("speed", _speed, groups), ("pareto", _pareto, drafting)):
         filled = [group for group in shown if group]
         if not filled:
             continue
@@ -76,35 +69,6 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
     axes.set_xlabel("tokens drafted and not accepted, per committed token")
     axes.set_ylabel("verifier calls per committed token")
     axes.legend()
-
-
-def _oracle(axes: Axes, group: Sequence[Result]) -> None:
-    """Draw the oracle's verify lengths, mean and deviation, by position in the sentence.
-
-    As in Mamou et al., *Dynamic Speculation Lookahead Accelerates Speculative Decoding of Large
-    Language Models*, 2024, figure 2.
-    """
-    for result in group:
-        means, deviations = by_tenths(result.runs[0].sentences["accepted_by_step"])
-        axes.errorbar(range(5, 100, 10), means, deviations, capsize=3, label=result.system.name)
-    axes.set_xlabel("position in the sentence, %")
-    axes.set_ylabel("drafted tokens that will be accepted")
-    axes.legend(title="the bound of chains, not a real decoder")
-
-
-def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of the steps' values, by tenths of their sentences.
-
-    A step of a sentence of n steps stretches over an n-th of it, and counts in each tenth by the
-    share that it has there.
-    """
-    tenths = np.arange(10)[:, None]
-    edges = [np.linspace(0, 10, len(steps) + 1) for steps in sentences]
-    shares = np.concatenate([np.diff(np.clip(edge - tenths, 0, 1)) for edge in edges], axis=1)
-    values, weights = np.concatenate(sentences), shares.sum(1)
-    mean = shares @ values / weights
-    deviation = np.sqrt((shares @ values**2 / weights - mean**2).clip(0))
-    return mean.tolist(), deviation.tolist()
 
 
 def _color(result: Result) -> str:

@@ -179,7 +179,6 @@ class TranslatorJob:
                 "steps": [len(result.accepted) for result in results],
                 "accepted_tokens": [sum(result.accepted) for result in results],
                 "committed_tokens": [len(result.tokens) - result.forced for result in results],
-                "accepted_by_step": [result.accepted for result in results],
             }
         if self.settings.strategy == "drafter":
             # It accepts without verifying.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -40,6 +41,11 @@ class Result:
         """The translations: of the first round, or of each seed."""
         return [run.sentences["output"] for run in self.runs if "output" in run.sentences]
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of the first run, with the medians of seconds."""
+        seconds = zip(*(run.sentences["seconds"] for run in self.runs))
+        return {**self.runs[0].sentences, "seconds": list(map(median, seconds))}
+
     def values(self, name: str) -> list[float]:
         """Return a figure of all rounds in which it is known."""
         figures = (run.figures().get(name) for run in self.runs)
@@ -61,16 +67,16 @@ class Result:
 
 def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
+    made = defaultdict[object, list[Run]](list)
+    for run in runs:
+        made[run.text, run.batch, run.threads, run.system].append(run)
     groups = []
     for parts in product(experiment.texts, experiment.batches, experiment.threads):
         where = Conditions(*parts)
-        here = [
-            Result(system, where, made)
-            for system in experiment.systems
-            if (made := [r for r in runs if where.is_of(r) and r.system == system.name])
-        ]
-        groups += [here] if here else []
-    return groups
+        key = where.text.name, where.batch, where.threads
+        found = [(system, made[(*key, system.name)]) for system in experiment.systems]
+        groups.append([Result(system, where, runs) for system, runs in found if runs])
+    return [group for group in groups if group]
 
 
 def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: str) -> str:
@@ -163,36 +169,28 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
     ``generated_length`` of each, EOS included. At a batch size above 1 a time is that of the whole
     batch. Null is what was not measured.
     """
-    by_policy = {result.system.policy: result for result in reversed(group)}
-    target, draft = by_policy.get(AR), by_policy.get(DRAFTER)
+    nothing = [None] * len(group[0].where.text.lines)
+    by_policy = {result.system.policy: result.columns() for result in reversed(group)}
+    target, draft = by_policy.get(AR, {}), by_policy.get(DRAFTER, {})
     for result in group:
         speculates = result.system.settings.strategy == "specdec"
-        columns = result.runs[0].sentences
+        columns = result.columns()
         for i, line in enumerate(columns["line"]):
             known = {name: column[i] for name, column in columns.items()}
             rejected = known.get("verified_tokens", 0) - known.get("accepted_tokens", 0)
             yield {
                 "id": line - 1,
-                "spec_time": _seconds(result, i) if speculates else None,
-                "target_time": _seconds(target, i),
-                "draft_time": _seconds(draft, i),
+                "spec_time": known["seconds"] if speculates else None,
+                "target_time": target.get("seconds", nothing)[i],
+                "draft_time": draft.get("seconds", nothing)[i],
                 "num_mismatched_tokens": rejected if speculates else None,
                 "num_LM_call": known["steps"] if speculates else None,
                 "generated_length": known.get("committed_tokens"),
-                "generated_length_target": _length(target, i),
-                "generated_length_draft": _length(draft, i),
+                "generated_length_target": target.get("committed_tokens", nothing)[i],
+                "generated_length_draft": draft.get("committed_tokens", nothing)[i],
                 "system": result.system.name,
                 "text": result.where.text.name,
                 "batch": result.where.batch,
                 "threads": result.where.threads,
                 **known,
-                "seconds": _seconds(result, i),
             }
-
-
-def _seconds(result: Result | None, i: int) -> Any:
-    return result and median(run.sentences["seconds"][i] for run in result.runs)
-
-
-def _length(result: Result | None, i: int) -> Any:
-    return result and result.runs[0].sentences["committed_tokens"][i]

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from specdec_plugins.files.errors import InferenceError, SpecdecError
+from specdec_plugins.files.errors import SpecdecError
 
 logger = logging.getLogger(__name__)
 
@@ -105,12 +105,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 def _prepare_terminal(prog: str) -> None:
     """Log under the command's name, and read and print UTF-8 in every locale."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:  # closed: without this a file would be opened in its place
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None or sys.stderr.closed:
+    if sys.stderr is None:  # closed
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (to the very end)
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
@@ -131,9 +126,7 @@ def put(text: str) -> None:
     """Write to standard output, at once."""
     try:
         print(text, end="", flush=True)
-    except OSError as error:
+    except OSError:
         # Or Python would try again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise InferenceError(f"standard output: cannot be written to ({error.strerror})") from error
+        raise

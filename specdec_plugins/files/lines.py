@@ -12,8 +12,6 @@ from typing import IO, BinaryIO
 from specdec_plugins.files.errors import InferenceError, explained
 
 STANDARD = "-"
-COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
-"""The first bytes of files of gzip, xz, zstd and bzip2."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,6 @@ class InputLines:
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
         """Return the lines of a file that ``flag`` names, or of standard input for ``-``."""
         if path == STANDARD and flag != "--drafts":
-            if sys.stdin is None:
-                raise InferenceError(f"{flag} -: standard input is closed")
             return cls(sys.stdin.buffer)
         with explained(f"{flag} {path}: cannot be read", "check the path"):
             return cls(open(path, "rb"), path)
@@ -91,9 +87,7 @@ class InputLines:
                 text = text.removesuffix("\n").removesuffix("\r")
                 yield Line(self.number, text, draft=None if draft is None else draft.text)
         except UnicodeDecodeError:
-            fault = f"line {self.number} is not UTF-8; convert the file (iconv)"
-            if self.number == 1 and line.startswith(COMPRESSED):
-                fault = "is compressed; unpack it first"
+            fault = f"line {self.number} is not UTF-8; unpack or convert the file (iconv)"
             self._fault = InferenceError(f"{self.name}: {fault}")
         except InferenceError as error:
             self._fault = error
@@ -118,8 +112,6 @@ class OutputLines:
         self.done = 0
         """Complete lines of an earlier run, which stay."""
         self._file: IO[bytes] | None = None
-        if path == STANDARD and sys.stdout is None:
-            raise InferenceError(f"{flag} -: standard output is closed")
         if resume and not self.resumable:
             raise InferenceError(f"--resume: needs an ordinary file to go on with; give {flag}")
         if resume and os.path.exists(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,33 +30,29 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Refuse an output that is an input, or another output, by whatever name.
 
     Only ordinary files count: a terminal or ``/dev/null`` may be several of them. Standard output
-    and error count as outputs, which may be the same.
+    may be several outputs.
     """
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
-    streams = {_identity(1): "standard output", _identity(2): "standard error"}
-    named = [(f"{name} {path}", path) for name, path in outputs if path not in (None, STANDARD)]
-    files = [{_identity(path): name} for name, path in named if path is not None]
-    for group in (streams, *files):
-        for identity, name in group.items():
-            if identity is not None and identity in taken:
-                raise InferenceError(f"{name}: is the same file as {taken[identity]}")
-        taken |= group
+    for name, path in outputs:
+        identity = None if path is None else _identity(path, 1)
+        if identity is not None and identity in taken:
+            raise InferenceError(f"{name} {path}: is the same file as {taken[identity]}")
+        if path != STANDARD:
+            taken[identity] = f"{name} {path}"
 
 
-def _identity(path: Location | int) -> object:
+def _identity(path: Location, stream: int = 0) -> object:
     """Return a value that all names of an ordinary file share; None for anything else."""
     try:
-        status = os.stat(0 if path == STANDARD else path)
+        status = os.stat(stream if path == STANDARD else path)
     except OSError:
-        return None if isinstance(path, int) else os.path.realpath(path)
+        return os.path.realpath(path)
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 @contextmanager
 def locked(output: Location, file: Location) -> Iterator[None]:
     """Have an output for this run alone; its lock ``file`` is free when the process ends."""
-    if os.path.isfile(file) and os.path.getsize(file):
-        raise InferenceError(f"{os.fspath(file)}: is not a lock of ours; move it away")
     lock = FileLock(file, timeout=0)
     with explained(f"{os.fspath(output)}: its folder cannot be written to"):
         os.stat(os.path.dirname(file))  # which the lock would make
@@ -67,8 +63,7 @@ def locked(output: Location, file: Location) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.unlink(file)  # while it is held: a run that waits sees that it is gone
+        os.unlink(file)  # while it is held: a run that waits sees that it is gone
         lock.release()
 
 
@@ -88,8 +83,7 @@ def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
                 raise InferenceError(f"{flag} {os.fspath(path)}: is a folder; name a file in it")
             if os.path.isfile(path) or not os.path.exists(path):
                 folder, name = os.path.split(os.path.realpath(path))
-                # Names have at most 255 bytes.
-                lock = os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + LOCK)
+                lock = os.path.join(folder, f".{name}{LOCK}")
                 stack.enter_context(locked(f"{flag} {os.fspath(path)}", lock))
         yield
 

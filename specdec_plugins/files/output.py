@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
+
+import msgspec
 
 from specdec_plugins.files.errors import explained
 
 Location = str | os.PathLike[str]
 JsonObject = dict[str, Any]
 """Settings, figures and the like by name, as JSON has them."""
-
-
 LARGEST = 2**25
 """Bytes of a JSON file or recipe, at most."""
 
@@ -56,57 +54,45 @@ def whole_file(path: Location) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) -> None:
-    """Write a whole file, and make its folder; ``flag`` names it in messages."""
-    name = path if flag is None else f"{flag} {path}"
-    with explained(f"{name}: cannot be written", "name a path that can"):
+def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a whole file, and make its folder."""
+    with explained(f"{path}: cannot be written", "name a path that can"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.writelines(chunks)
 
 
-def write_json(path: Path, value: object, flag: str | None = None) -> None:
-    """Write a value as JSON, whole or not at all; ``flag`` names it in messages."""
-    write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"], flag)
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, whole or not at all."""
+    write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"])
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST)
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"more than {LARGEST} bytes")
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is no JSON of ours ({error})") from error
 
 
-def as_read(value: Any) -> Any:
-    """Return a value as it is when read again: tuples are lists, infinite numbers are text."""
-    if is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, dict):
-        return {str(name): as_read(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_read(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{value:g}"
-    return str(value) if isinstance(value, str) else value  # torch's version is a subclass
+def as_read(value: object) -> Any:
+    """Return a value as it is when read again: tuples are lists, infinite numbers are null."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
 def differing(first: object, second: object) -> str:
     """Return up to three dotted names at which two descriptions differ; empty if they do not."""
-    names = list(_differences(first, second, ""))
+    names = list(_differences(first, second))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(name.removeprefix(".") for name in names[:3]) + more
 
 
-def _differences(first: object, second: object, name: str) -> Iterator[str]:
+def _differences(first: object, second: object, name: str = "") -> Iterator[str]:
     if isinstance(first, dict) and isinstance(second, dict):
-        for key in dict.fromkeys([*first, *second]):
-            path = f"{name}.{key}" if name else key
-            yield from _differences(first.get(key), second.get(key), path)
+        for key in first | second:
+            yield from _differences(first.get(key), second.get(key), f"{name}.{key}")
     elif first != second:
         yield name
 

@@ -1,12 +1,13 @@
-"""Models that are built without memory, and fairseq's checkpoints written whole."""
+"""Models built without memory, checkpoints written whole, and the packed encoder of 0.12.2."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from fairseq.file_io import PathManager
@@ -16,7 +17,16 @@ from torch.overrides import TorchFunctionMode
 
 from specdec_plugins.files.output import whole_file
 
+T = TypeVar("T")
+
 _copy = PathManager.copy
+# fairseq 0.12.2, and it alone, also stores the weights of an encoder's layers in a second, packed
+# form, directly under the layer: what ends alike under its attention is the attention's own (fused,
+# before November 2019). Of sinusoidal positions others saved the table, or a placeholder of it.
+REDUNDANT = re.compile(
+    r"(^|\.)(layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
+    r"|embed_positions\.(_float_tensor|weights))$"
+)
 
 
 def copy_checkpoints_whole() -> None:
@@ -45,16 +55,13 @@ def without_memory() -> Iterator[None]:
     seconds and 60 MiB.
     """
     stock = SinusoidalPositionalEmbedding.get_embedding
-    SinusoidalPositionalEmbedding.get_embedding = staticmethod(_empty_table)
+    empty = staticmethod(lambda entries, channels, *_: torch.empty(entries, channels))
+    SinusoidalPositionalEmbedding.get_embedding = empty
     try:
         with torch.device("meta"), _Undrawn():
             yield
     finally:
         SinusoidalPositionalEmbedding.get_embedding = staticmethod(stock)
-
-
-def _empty_table(entries: int, channels: int, padding: int | None = None) -> Tensor:
-    return torch.empty(entries, channels)
 
 
 class _Undrawn(TorchFunctionMode):
@@ -71,3 +78,23 @@ class _Undrawn(TorchFunctionMode):
         if func in (nn.init.normal_, Tensor.normal_):
             return args[0] if args else options["tensor"]
         return func(*args, **options)
+
+
+def without_copies(weights: Mapping[str, T]) -> dict[str, T]:
+    """Return the weights that hold something of their own."""
+    return {name: weight for name, weight in weights.items() if not REDUNDANT.search(name)}
+
+
+def use_plain_encoder(model: nn.Module) -> None:
+    """Keep fairseq 0.12.2 from its packed encoder, which fails on padding since torch 2.
+
+    The packed weights are frozen, too: they would never get a gradient, and data-parallel training
+    fails where a parameter that is not frozen gets none. Other versions of fairseq have nothing to
+    keep from.
+    """
+    for module in model.modules():
+        if "can_use_fastpath" in vars(module):
+            vars(module)["can_use_fastpath"] = False
+    for name, parameter in model.named_parameters():
+        if REDUNDANT.search(name):
+            parameter.requires_grad_(False)

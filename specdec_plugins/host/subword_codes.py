@@ -5,15 +5,12 @@ from __future__ import annotations
 import codecs
 import locale
 import logging
-from typing import TextIO
 
 from fairseq import file_utils
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from fairseq.registry import REGISTRIES
 
 logger = logging.getLogger(__name__)
-
-VERSIONS = ("#version: 0.1", "#version: 0.2")
 
 
 class Utf8SubwordBPE(SubwordNMTBPE):
@@ -28,25 +25,10 @@ class Utf8SubwordBPE(SubwordNMTBPE):
         path = file_utils.cached_path(cfg.bpe_codes)
         try:
             with open(path, encoding="utf-8-sig") as text:
-                _check_codes(path, text)
                 self.bpe = apply_bpe.BPE(text, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
         self.bpe_symbol = f"{cfg.bpe_separator} "
-
-
-def _check_codes(path: str, text: TextIO) -> None:
-    """Refuse codes for which ``subword_nmt`` would end the program, fastBPE's among them."""
-    for number, line in enumerate(text.read().rstrip("\n").split("\n"), 1):
-        parts = line.strip("\r\n ").split(" ")
-        known = not line.startswith("#version:") or line.strip() in VERSIONS
-        if len(parts) == 2 and (known or number > 1):
-            continue
-        if len(parts) == 3 and parts[2].isdecimal():
-            raise ValueError(f"{path} holds codes of fastBPE, with counts; give --bpe fastbpe")
-        raise ValueError(
-            f"{path}, line {number}: is no pair of pieces; give codes that subword_nmt has learned"
-        )
 
 
 def read_codes_as_utf8() -> None:

@@ -46,20 +46,16 @@ def refuse_precision(cfg: object) -> None:
     # Without a parsed command line the values are names of fairseq's options, not bools.
     options = ("cpu", "tpu", "fp16", "memory_efficient_fp16", "amp")
     asked = {name for name in options if getattr(cfg, name, None) is True}
+    if "memory_efficient_fp16" in asked:
+        asked.discard("fp16")  # which that includes
     if "tpu" in asked and find_spec("torch_xla") is None:
-        sys.exit(
-            "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is "
-            "not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
-            "fairseq-hydra-train with common.bf16=true"
-        )
-    if torch.cuda.is_available() and "cpu" not in asked:
+        fault = "--bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is not installed"
+    elif {"fp16", "amp"} & asked and ("cpu" in asked or not torch.cuda.is_available()):
+        name = "fp16" if "fp16" in asked else "amp"
+        fault = f"--{name}: needs a GPU; turn off a recipe's by --no-{name}"
+    else:
         return
-    half = {"amp"} if "memory_efficient_fp16" in asked else {"fp16", "amp"}
-    for name in sorted(half & asked):
-        sys.exit(
-            f"fairseq-train: --{name}: needs a GPU; on a CPU leave it out, or turn off a "
-            f"recipe's by --no-{name}, and give --autocast bfloat16"
-        )
+    sys.exit(f"fairseq-train: {fault}; on a CPU give --autocast bfloat16, on a GPU --fp16")
 
 
 class WholePairs(LanguagePairDataset):

@@ -11,13 +11,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import ray
 import ray.data
 import torch
 
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
@@ -30,7 +29,7 @@ STORE_BYTES = 200 * 2**20
 """Size of the object store, which holds descriptions of shards only."""
 MAX_TASKS = 2000
 """A worker that dies loses the rows of its task's block; but very many tasks slow Ray down."""
-MAX_TRIES = 4
+RETRIES = 3
 """Ray itself would try for ever, also a shard that kills every worker."""
 SHOWN = re.compile(
     r"^\S*\b(?:InferenceError|CheckpointError|EngineError|ValueError): (.+)$", re.MULTILINE
@@ -50,29 +49,8 @@ class ShardTranslator:
         """Translate the shard that a row describes, unless that was done before."""
         shard = Shard(**row)
         if not shard.done:
-            count_try(shard)
             translate_shard(self.translator, shard, self.seed)
-            _tries(shard).unlink(missing_ok=True)
         return {"lines": shard.lines}
-
-
-def _tries(shard: Shard) -> Path:
-    return Path(f"{shard.output}.tries")
-
-
-def count_try(shard: Shard) -> None:
-    """Note that a worker begins with a shard."""
-    with explained(f"{shard.output}: cannot be written"):
-        _tries(shard).parent.mkdir(parents=True, exist_ok=True)
-        with open(_tries(shard), "ab") as file:
-            file.write(b".")
-            tries = file.tell()
-    if tries > MAX_TRIES:
-        last = shard.first_line + shard.lines
-        raise InferenceError(
-            f"{shard.source}: lines {shard.first_line + 1} to {last}: {MAX_TRIES} workers died of "
-            "them; look for lack of memory, or give a smaller --batch"
-        )
 
 
 def translate_shards(
@@ -82,12 +60,7 @@ def translate_shards(
 
     Args:
         workers: how many, each with ``threads`` CPUs, and one GPU if that is the settings' device.
-
-    Raises:
-        InferenceError: Ray has too few CPUs or GPUs, or gave up.
     """
-    for shard in shards:
-        _tries(shard).unlink(missing_ok=True)
     gpus = int(torch.device(settings.device).type == "cuda")
     started = _start()
     try:
@@ -106,13 +79,15 @@ def translate_shards(
             compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
             num_cpus=threads,
             num_gpus=gpus,
+            max_task_retries=RETRIES,
         )
         for row in done.iter_rows():
             yield int(row["lines"])
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
         raised = SHOWN.findall(str(error))
-        fault = raised[-1] if raised else "a worker failed, see above; the same command goes on"
+        fault = "a worker failed, or several died of a shard; see above, or give a smaller --batch"
+        fault = raised[-1] if raised else f"{fault}; the same command goes on"
         raise InferenceError(fault) from error
     finally:
         if started:

@@ -20,7 +20,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter
 

@@ -21,8 +21,8 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
+from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.host.fairseq_types import EncoderOut
-from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import with_layers
 from specdec_plugins.models.training_pass import SlotReader, TrainingPass

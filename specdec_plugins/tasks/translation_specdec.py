@@ -49,8 +49,8 @@ from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
+from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
-from specdec_plugins.host.packed_encoder import use_plain_encoder
 from specdec_plugins.host.subword_codes import warn_of_locale
 from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
 from specdec_plugins.models.drafter import Drafter

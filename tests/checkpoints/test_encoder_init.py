@@ -12,7 +12,7 @@ from drafters import block_args, make_block, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.pair import init_encoder_from
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,22 +61,19 @@ def test_weights_that_fairseq_saved_twice_are_no_mismatch(tmp_path: Path) -> Non
 
 
 MISMATCHES: list[tuple[dict[str, Any], str]] = [
-    (
-        {"encoder_embed_dim": 32},
-        r"mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(24, 32\)",
-    ),
-    ({"encoder_layers": 1}, r"mismatch: encoder\.layers\.1\..* not in the drafter"),
-    ({"encoder_layers": 3}, r"mismatch: encoder\.layers\.2\..* not in the verifier"),
-    ({"encoder_attention_heads": 4}, r"--encoder-attention-heads is 2 in the verifier, 4 in"),
-    ({"activation_fn": "gelu"}, r"--activation-fn is relu in the verifier, gelu in the drafter"),
-    ({"layernorm_embedding": True}, r"encoder\.layernorm_embedding\..* is not in the verifier"),
+    ({"encoder_embed_dim": 32}, "encoder.embed_tokens.weight"),
+    ({"encoder_layers": 1}, "encoder.layers.1."),
+    ({"encoder_layers": 3}, "encoder.layers.2."),
+    ({"encoder_attention_heads": 4}, "encoder_attention_heads"),
+    ({"activation_fn": "gelu"}, "activation_fn"),
+    ({"layernorm_embedding": True}, "encoder.layernorm_embedding."),
 ]
 
 
 @pytest.mark.parametrize(("overrides", "message"), MISMATCHES)
 def test_a_mismatch_is_named(overrides: dict[str, Any], message: str, tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=f"the drafter has another {message}") as caught:
         make_causal(init_encoder_from=str(path), **overrides)
     assert str(path) in str(caught.value)
 
@@ -87,7 +84,7 @@ def test_another_dictionary_is_named(tmp_path: Path) -> None:
     reordered.source_dictionary = make_dictionary()
     reordered.source_dictionary.symbols.reverse()
     named = "was trained with another source dictionary"
-    sizes = r"mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(29, 16\)"
+    sizes = r"mismatch: the drafter has another encoder\.embed_tokens\.weight"
     for make in (make_causal, make_block):
         for task in (larger, reordered):
             with pytest.raises(CheckpointError, match=named):

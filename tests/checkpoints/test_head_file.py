@@ -88,33 +88,3 @@ def test_a_head_is_for_its_scoring(scoring: Scoring, tmp_path: Path) -> None:
 def test_other_uses_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         load_head(saved, **{"drafter": DRAFTER, "scoring": RELAXED, "block_size": 4, **changes})
-
-
-class Evil:
-    def __reduce__(self) -> Any:
-        return print, ("was run",)
-
-
-@pytest.mark.parametrize("content", [b"no checkpoint", {"model": {}}, [1], Evil()])
-def test_files_that_are_no_heads(
-    saved: Path, content: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if isinstance(content, bytes):
-        saved.write_bytes(content)
-    else:
-        torch.save(content, saved)
-    why = "not an acceptance head|not a checkpoint|it holds a|would need to run"
-    with pytest.raises(CheckpointError, match=why):
-        load_head(saved, DRAFTER, RELAXED)
-    assert "was run" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "change", [{"channels": -1}, {"layers": -1}, {"block_size": 0}, {"beta": torch.ones(2)}]
-)
-def test_sizes_that_cannot_be(saved: Path, change: dict[str, Any]) -> None:
-    state = torch.load(saved, weights_only=True)
-    state["acceptance_head"].update(change)
-    torch.save(state, saved)
-    with pytest.raises(CheckpointError, match="not an acceptance head"):
-        load_head(saved, DRAFTER, RELAXED)

@@ -168,11 +168,6 @@ class TestTypes:
         with pytest.raises(ConfigError, match=field):
             saved_model(Namespace(**{**MODELS["transformer"], field: value}))
 
-    def test_options_of_other_networks(self) -> None:
-        for field, value in (("adaptive_softmax_cutoff", [5]), ("quant_noise_scalar", 0.1)):
-            with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}: "):
-                saved_model(Namespace(**{**MODELS["transformer"], field: value}))
-
     def test_known_fields_stay(self) -> None:
         args = make_model_args()
         args.decoder_input_dim = "12"  # numbers that fairseq saves as text

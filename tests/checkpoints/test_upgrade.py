@@ -2,113 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import old_names
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier
-from drafters import make_causal, save_checkpoint
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from conftest import make_task
+from drafters import make_causal
 from scripts_here import load_script
+from stand_ins import STAND_INS, StandIn
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.checkpoints.pair import init_encoder_from, write_initial_checkpoint
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
-KINDS: dict[str, list[Callable[..., Any]]] = {
-    "today's": [],
-    "fused, float16, args": [old_names.fused, old_names.half, old_names.before_cfg],
-    "numbered norms": [old_names.fused, old_names.numbered_norms, old_names.with_positions],
-}
-TABLES = {
-    "tied": {"share_all_embeddings": True},
-    "output tied": {"share_decoder_input_output_embed": True},
-    "separate": {},
-}
+KINDS = ("modern", "fused, joint", "fused, numbered norms", "fused, embed_out, separate")
+KINDS += ("fused, tied, separate", "no versions")
 
 
-def aged(path: Path, *changes: Callable[..., Any]) -> Path:
-    """Change a checkpoint's weights, or with ``before_cfg`` all of it, in place."""
-    state = torch.load(path, weights_only=False)
-    for change in changes:
-        if change is old_names.before_cfg:
-            state = change(state)
-        else:
-            state["model"] = change(state["model"])
-    torch.save(state, path)
-    return path
-
-
-def weights_of(path: Path | str) -> dict[str, Any]:
-    return without_copies(load_state(path)["model"])
-
-
-def make_translation_task() -> TranslationTask:
-    return TranslationTask(TranslationConfig(), make_dictionary(), make_dictionary())
-
-
-@pytest.fixture(params=TABLES)
-def verifier(request: pytest.FixtureRequest) -> Any:
-    return make_verifier(**TABLES[request.param]).float()
-
-
-def assert_equal(weights: dict[str, Any], wanted: dict[str, Any], precise: bool) -> None:
+def assert_equal(path: Path | str, wanted: dict[str, Any]) -> None:
+    weights = without_copies(load_state(path)["model"])
     assert weights.keys() == wanted.keys()
     for name, tensor in wanted.items():
-        expected = tensor if precise or name.endswith("version") else tensor.half().float()
-        assert torch.equal(weights[name].float(), expected), name
+        assert torch.equal(weights[name].float(), tensor), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_tools_read_what_the_model_is(kind: str, verifier: Any, tmp_path: Path) -> None:
-    wanted = without_copies(verifier.state_dict())
-    path = aged(save_checkpoint(tmp_path / "old.pt", verifier), *KINDS[kind])
-    precise = old_names.half not in KINDS[kind]
-    target = str(tmp_path / "out.pt")
-
-    model = load_model(path, make_translation_task())
-    assert_equal(without_copies(model.state_dict()), wanted, precise)
+@pytest.mark.parametrize("name", KINDS)
+def test_all_tools_read_what_the_model_is(name: str, tmp_path: Path) -> None:
+    """As loaded, which test_stand_ins compares with stock fairseq."""
+    kind, target = STAND_INS[name], str(tmp_path / "out.pt")
+    path = kind.save(tmp_path / "old.pt")
+    wanted = without_copies(load_model(path, kind.task()).state_dict())
     export_checkpoint(str(path), target)
-    assert_equal(weights_of(target), wanted, precise)
-    export_checkpoint(str(path), target, half=True)
-    assert_equal(weights_of(target), wanted, False)
+    assert_equal(target, wanted)
     load_script("average_checkpoints").average([path, path], target)
-    assert_equal(weights_of(target), wanted, precise)
+    assert_equal(target, wanted)
     write_initial_checkpoint(str(path), target)
     of_encoder = {name: t for name, t in wanted.items() if not name.startswith("decoder")}
-    assert_equal(weights_of(target), of_encoder, precise)
-    encoder = make_causal().encoder
+    assert_equal(target, of_encoder)
+    encoder = make_causal(**kind.settings).encoder
     assert encoder is not None
-    names = init_encoder_from(encoder.float(), str(path), make_task())
-    copied = {f"encoder.{name}": encoder.state_dict()[name] for name in names}
-    assert_equal(copied, {name: of_encoder[name] for name in copied}, precise)
-    assert of_encoder.keys() - copied.keys() <= {"encoder.version"}
-
-
-def test_no_version_means_no_norm_after_the_layers(tmp_path: Path) -> None:
-    """fairseq does so itself; the written checkpoint says so, too."""
-    norms = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-    source = save_checkpoint(tmp_path / "old.pt", make_verifier(**norms))
-    aged(source, old_names.without_versions, old_names.fused)
-    target = tmp_path / "new.pt"
-    export_checkpoint(str(source), str(target))
-    inputs = [make_batch([5, 3])["net_input"][name] for name in ("src_tokens", "src_lengths")]
-    outputs = []
-    for path in (source, target):
-        model = load_model(path, make_translation_task()).half().float()
-        assert model.encoder.layer_norm is None
-        assert model.decoder.layer_norm is None
-        outputs.append(model(*inputs, inputs[0])[0])
-    assert torch.equal(*outputs)
+    for name in init_encoder_from(encoder.float(), str(path), make_task(), exact=False):
+        assert torch.equal(encoder.state_dict()[name], of_encoder.pop(f"encoder.{name}"))
+    assert of_encoder.keys() <= {"encoder.version"}
 
 
 def test_tools_stop_at_weights_that_they_do_not_know(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "odd.pt", make_verifier())
+    path = StandIn().save(tmp_path / "odd.pt")
     state = torch.load(path, weights_only=False)
     name, fault = "decoder.layers.0.fc3.weight", "is unknown"
     state["model"][name] = torch.zeros(2)

@@ -15,7 +15,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import write_initial_checkpoint
 from specdec_plugins.cli import encoder_initial
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encoder_initial.py"
@@ -128,7 +128,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     output = tmp_path / "out.pt"
     cases = [
         ("nothing.pt", output, "no such file"),
-        ("no_encoder.pt", output, "is no whole Transformer: encoder."),
+        ("no_encoder.pt", output, "the weights are not those of"),
         ("drafter.pt", output, "is a drafter, not a verifier"),
         ("verifier.pt", verifier, "is the same file as VERIFIER"),
         ("verifier.pt", tmp_path / "nowhere" / "out.pt", "its folder cannot be written to"),

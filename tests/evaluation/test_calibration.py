@@ -14,10 +14,8 @@ from torch import Tensor
 
 from specdec_plugins.evaluation.calibration import (
     Predictions,
-    auroc,
-    brier_score,
-    expected_calibration_error,
     fit_calibration,
+    metrics,
     plot_reliability,
     report,
 )
@@ -41,39 +39,32 @@ def sampled(rows: int, slots: int, temperature: float = 1.0, bias: float = 0.0) 
 
 
 class TestMetrics:
-    def test_ece_by_hand(self) -> None:
+    def test_by_hand(self) -> None:
         """Two bins: 0.2 and 0.4 of which one happened, 0.9 of which all did."""
-        p, y = torch.tensor([0.2, 0.4, 0.9]), torch.tensor([True, False, True])
-        expected = (2 * abs(0.3 - 0.5) + abs(0.9 - 1.0)) / 3
-        assert expected_calibration_error(p, y, bins=2) == pytest.approx(expected)
-
-    def test_certainty_is_in_the_last_bin(self) -> None:
-        p, y = torch.tensor([1.0, 0.95]), torch.tensor([False, True])
-        assert expected_calibration_error(p, y, bins=10) == pytest.approx(0.475)
-
-    def test_brier_by_hand(self) -> None:
-        p, y = torch.tensor([0.2, 0.4, 1.0]), torch.tensor([True, False, True])
-        assert brier_score(p, y) == pytest.approx((0.64 + 0.16) / 3)
-
-    def test_auroc_by_hand(self) -> None:
-        """Two of 2 x 2 pairs are in order, one is not, one is a tie."""
+        found = metrics(torch.tensor([0.2, 0.4, 0.9]), torch.tensor([True, False, True]), bins=2)
+        assert found["ece"] == pytest.approx((2 * abs(0.3 - 0.5) + abs(0.9 - 1.0)) / 3)
+        assert found["brier"] == pytest.approx((0.64 + 0.16 + 0.01) / 3)
+        # Certainty is in the last bin.
+        found = metrics(torch.tensor([1.0, 0.95]), torch.tensor([False, True]), bins=10)
+        assert found["ece"] == pytest.approx(0.475)
+        # Two of 2 x 2 pairs are in order, one is not, one is a tie.
         p, y = torch.tensor([0.3, 0.6, 0.6, 0.1]), torch.tensor([False, True, False, True])
-        assert auroc(p, y) == pytest.approx((1 + 0.5 + 0 + 0) / 4)
+        assert metrics(p, y)["auroc"] == pytest.approx((1 + 0.5 + 0 + 0) / 4)
 
     def test_nothing_to_compare(self) -> None:
-        none = torch.zeros(0)
-        assert math.isnan(expected_calibration_error(none, none))
-        assert math.isnan(brier_score(none, none))
+        nothing = metrics(torch.zeros(0), torch.zeros(0).bool())
+        assert all(math.isnan(nothing[name]) for name in ("ece", "brier", "auroc"))
         for alike in (True, False):
-            assert math.isnan(auroc(torch.tensor([0.5, 0.6]), torch.tensor([alike, alike])))
-            assert brier_score(torch.tensor([0.5]), torch.tensor([alike])) == 0.25
+            found = metrics(torch.tensor([0.5, 0.5]), torch.tensor([alike, alike]))
+            assert math.isnan(found["auroc"])
+            assert found["brier"] == 0.25
 
     @given(CASES, st.integers(1, 30))
     def test_ece_is_between_the_mean_bias_and_the_mean_distance(
         self, cases: list[tuple[int, bool]], bins: int
     ) -> None:
         p, y = tensors(cases)
-        found = expected_calibration_error(p, y, bins)
+        found = metrics(p, y, bins)["ece"]
         assert abs(float((p - y.float()).mean())) <= found + 1e-6
         assert found <= float((p - y.float()).abs().mean()) + 1e-6
 

@@ -60,19 +60,6 @@ def test_a_killed_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["n" * 255, "é" * 127])
-def test_names_as_long_as_they_can_be(tmp_path: Path, name: str) -> None:
-    with reserved([("--output-path", tmp_path / name)]):
-        assert "at work" in refused(tmp_path / name)
-
-
-def test_a_lock_that_is_not_ours_stays(tmp_path: Path) -> None:
-    lock = tmp_path / ".out.txt.lock"
-    lock.write_text("precious\n")
-    assert "is not a lock of ours" in refused(tmp_path / "out.txt")
-    assert lock.read_text() == "precious\n"
-
-
 def test_streams_and_devices_may_be_written_to_by_several(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     outputs = [("--output-path", "-"), ("--trace", None), ("--stats-json", os.devnull)]
@@ -105,38 +92,24 @@ def test_two_names_of_a_file(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("redirections", "outputs", "inputs", "fault"),
-    [
-        ("<in >out", "['-']", "['-']", ""),
-        ("<in >out", "['out']", "[]", "out: is the same file as standard output"),
-        ("<in 2>err", "['err']", "[]", "err: is the same file as standard error"),
-        ("<in >out", "[]", "['out']", "standard output: is the same file as"),
-        ("<in", "['in']", "['-']", "in: is the same file as"),
-        ("<in >>in", "['-']", "['-']", "standard output: is the same file as"),
-        ("<in >out 2>&1", "['-']", "[]", ""),
-    ],
+    ("redirections", "outputs", "fault"),
+    [("<in >out", "-", False), ("<in", "in", True), ("<in >>in", "-", True)],
 )
-def test_standard_streams(
-    tmp_path: Path, redirections: str, outputs: str, inputs: str, fault: str
-) -> None:
+def test_standard_streams(tmp_path: Path, redirections: str, outputs: str, fault: bool) -> None:
     """They are known by their descriptors, wherever a shell has sent them."""
     code = (
         "from specdec_plugins.files.lock import check_paths\n"
-        "try:\n"
-        f"    check_paths([('--json', p) for p in {outputs}], [('--in', p) for p in {inputs}])\n"
-        "except RuntimeError as error:\n"
-        "    open('fault', 'w').write(str(error))\n"
+        f"check_paths([('--json', '{outputs}')], [('--in', '-')])"
     )
     (tmp_path / "in").touch()
-    (tmp_path / "fault").touch()
-    subprocess.run(
+    done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {redirections}', sys.executable, code],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
-        check=True,
+        capture_output=True,
+        check=False,
     )
-    assert fault in (found := (tmp_path / "fault").read_text())
-    assert bool(fault) == bool(found)
+    assert (b"is the same file as" in done.stderr) == fault == bool(done.returncode)
 
 
 def test_a_folder_of_ours_is_gone_on_with_and_another_is_left_alone(tmp_path: Path) -> None:

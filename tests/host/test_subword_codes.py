@@ -24,21 +24,6 @@ def test_codes_of_every_version(codes: str, tmp_path: Path) -> None:
     assert texts in (["in"] * 2, ["i@@ n"] * 2)
 
 
-@pytest.mark.parametrize(
-    ("codes", "fault"),
-    [
-        ("i n</w> 996\ne n 998\n", "codes holds codes of fastBPE, .* give --bpe fastbpe"),
-        (f"{PAIRS}\n{PAIRS}", "codes, line 3: is no pair of pieces; give codes that subword_nmt"),
-        (f"#version: 9.9\n{PAIRS}", "codes, line 1: is no pair of pieces"),
-    ],
-)
-def test_codes_of_other_programs(codes: str, fault: str, tmp_path: Path) -> None:
-    """It would print two lines and end the program."""
-    (tmp_path / "codes").write_text(codes)
-    with pytest.raises(ValueError, match=fault):
-        build_bpe(Namespace(bpe="subword_nmt", bpe_codes=str(tmp_path / "codes")))
-
-
 @pytest.mark.parametrize(("encoding", "warned"), [("ISO-8859-1", True), ("utf8", False)])
 def test_a_locale_that_is_not_utf8_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,

@@ -1,9 +1,12 @@
-"""Files into shards and back: every line once and in its place, whatever the lines are."""
+"""A job of shards: every line once and in its place, wherever it is stopped, and only as itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,29 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jobs import Numberer
 
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
-from specdec_plugins.jobs.corpus import CorpusFile, find_files, read_corpus, translate_shard
+from specdec_plugins.files.lock import LOCK, work_folder
+from specdec_plugins.files.output import JsonObject, differing
+from specdec_plugins.inference import Settings
+from specdec_plugins.jobs.corpus import (
+    FOLDER,
+    Corpus,
+    count_lines,
+    describe_job,
+    find_files,
+    finish,
+    pending,
+    read_corpus,
+    translate_shard,
+)
+
+NOTHING: dict[str, Any] = {}
+NUMBERER: Any = Numberer()
 
 
-def read(path: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
+def read(path: Path, output: Path, shard_lines: int = 2) -> Corpus:
     return read_corpus(find_files(path)[0], output, shard_lines)
 
 
@@ -43,65 +63,35 @@ def test_shards_are_the_file_in_parts(
     data = ("\n".join(lines) + ("\n" if last_feed else "")).encode()
     path = folder / "in.txt"
     path.write_bytes(data)
-    (file,) = read(path, folder, shard_lines)
+    shards = read(path, folder, shard_lines)["in.txt"]
     expected = list(InputLines(io.BytesIO(data)))
-    assert file.lines == len(expected)
-    assert all(shard.lines == shard_lines for shard in file.shards[:-1])
+    assert count_lines(shards) == len(expected)
+    assert all(shard.lines == shard_lines for shard in shards[:-1])
     translated = ""
-    for shard in file.shards:
-        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+    for shard in shards:
+        translate_shard(NUMBERER, shard, seed=1)
         translated += Path(shard.output).read_bytes().decode()
     assert translated == "".join(f"{line.number}:{line.text}\n" for line in expected)
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
+    source = tmp_path / "in"
     for name in ("b.txt", "a/c.txt", ".hidden", ".git/x", "a/.y"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("w1\n" * 3)
-    (tmp_path / "empty").write_text("")
-    corpus = read(tmp_path, tmp_path / "out")
-    assert [file.name for file in corpus] == ["a/c.txt", "b.txt", "empty"]
-    assert [file.lines for file in corpus] == [3, 3, 0]
-    shards = [shard for file in corpus for shard in file.shards]
-    assert [shard.number for shard in shards] == [0, 1, 2, 3]
-    assert len({shard.output for shard in shards}) == 4
-    assert corpus[0].digest == corpus[1].digest != corpus[2].digest
-    assert list(find_files(tmp_path / "b.txt")[0]) == ["b.txt"]
-
-
-def test_links_are_followed_and_what_is_passed_over_is_named(tmp_path: Path) -> None:
-    source, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
-    for folder in (source / "a", elsewhere / "deep"):
-        folder.mkdir(parents=True)
-        (folder / "x.txt").write_text("w1\n")
-    for name, target in {
-        "near": "a",
-        "far": "../elsewhere",
-        "file.txt": "../elsewhere/deep/x.txt",
-        "a/around": "..",
-        "nothing": "nowhere",
-        "itself": "itself",
-        ".old": "a",
-    }.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("w1\n" * 3)
+    (source / "empty").write_text("")
+    for name, target in {"link": "b.txt", "around": "..", "nothing": "nowhere"}.items():
         (source / name).symlink_to(target)
-    # Two folders that hold links to each other.
-    (elsewhere / "deep" / "back").symlink_to(source / "a")
-    (source / "a" / "there").symlink_to(elsewhere)
     os.mkfifo(source / "fifo")
-    files, passed_over = find_files(source)
-    assert list(files) == [
-        "a/there/deep/x.txt",
-        "a/x.txt",
-        "far/deep/back/x.txt",
-        "far/deep/x.txt",
-        "file.txt",
-        "near/there/deep/x.txt",
-        "near/x.txt",
-    ]
-    assert {path.read_text() for path in files.values()} == {"w1\n"}
-    loops = ("a/around", "a/there/deep/back", "far/deep/back/around", "far/deep/back/there")
-    loops += ("near/around", "near/there/deep/back")
-    assert sorted(passed_over) == sorted([".old", "fifo", "itself", "nothing", *loops])
+    files, rest = find_files(source)
+    assert list(files) == ["a/c.txt", "b.txt", "empty", "link"]
+    assert sorted(rest) == [".git", ".hidden", "a/.y", "around", "fifo", "nothing"]
+    corpus = read_corpus(files, tmp_path / "out", 2)
+    assert [count_lines(shards) for shards in corpus.values()] == [3, 3, 0, 3]
+    shards = [shard for shards in corpus.values() for shard in shards]
+    assert [shard.number for shard in shards] == [0, 1, 2, 3, 4, 5]
+    assert len({shard.output for shard in shards}) == 6
+    assert list(find_files(source / "b.txt")[0]) == ["b.txt"]
 
 
 def test_bytes_that_are_no_utf_8_are_named(tmp_path: Path) -> None:
@@ -119,20 +109,10 @@ def test_no_input(tmp_path: Path) -> None:
         find_files(tmp_path)
 
 
-def test_a_shard_whose_input_has_changed_is_not_translated(tmp_path: Path) -> None:
-    path = tmp_path / "in.txt"
-    path.write_text("w1\nw2\n")
-    ((shard,),) = (file.shards for file in read(path, tmp_path / "out"))
-    path.write_text("w1\nw3\n")
-    with pytest.raises(InferenceError, match=r"in.txt: has changed"):
-        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
-    assert not shard.done
-
-
 def test_a_shard_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text("w1\nw2\n")
-    ((shard,),) = (file.shards for file in read(path, tmp_path / "out"))
+    ((shard,),) = read(path, tmp_path / "out").values()
 
     class Failing(Numberer):
         def translate(self, lines: Any) -> Any:
@@ -142,3 +122,167 @@ def test_a_shard_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         translate_shard(Failing(), shard, seed=1)  # type: ignore[arg-type]
     assert list(Path(shard.output).parent.iterdir()) == []
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Files of 5, 0 and 3 lines."""
+    folder = tmp_path / "source"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.txt").write_text("w1\n\nw2\nw3\nw4")
+    (folder / "empty.txt").write_text("")
+    (folder / "more" / "b.txt").write_text("w5\nw6\nw7\n")
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A stand-in of a pair's folder."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def make_settings(model: Path, **more: Any) -> Settings:
+    files = {"path": str(model / "drafter.pt"), "ar_path": str(model / "verifier.pt")}
+    return Settings(data=str(model), bpe="subword_nmt", **{**files, **more})
+
+
+def job(output: Path, about: JsonObject = NOTHING) -> AbstractContextManager[None]:
+    return work_folder(output, output / FOLDER / "job.json", about)
+
+
+def run(corpus: Corpus, output: Path, max_: int = 99) -> int:
+    """Translate up to ``max_`` shards; returns how many were left before."""
+    left = pending(corpus, output)
+    for shard in left[:max_]:
+        translate_shard(NUMBERER, shard, seed=1)
+    return len(left)
+
+
+def check(output: Path) -> None:
+    assert (output / "a.txt").read_text() == "1:w1\n2:\n3:w2\n4:w3\n5:w4\n"
+    assert (output / "empty.txt").read_text() == ""
+    assert (output / "more" / "b.txt").read_text() == "1:w5\n2:w6\n3:w7\n"
+    files = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
+    files = [name for name in files if name != f"{FOLDER}/{LOCK}"]
+    assert files == [f"{FOLDER}/job.json", "a.txt", "empty.txt", "more/b.txt"]
+
+
+def test_a_job_from_beginning_to_end(source: Path, tmp_path: Path) -> None:
+    """And once more: nothing is left to do, and nothing is done."""
+    output = tmp_path / "out"
+    corpus = read(source, output)
+    times = []
+    for left in (5, 0):
+        with job(output):
+            assert run(corpus, output) == left
+            finish(corpus, output)
+        check(output)
+        times.append([path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))])
+    assert times[0] == times[1]
+
+
+@given(stops=st.lists(st.integers(0, 3), max_size=6), lost=st.integers(0, 4))
+@examples(25)
+def test_a_job_goes_on_wherever_it_was_stopped(
+    stops: list[int], lost: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    source, output = folder / "source", folder / "out"
+    source.mkdir()
+    texts = {"a": "w1\nw2\nw3\n", "b": "w4", "c": "w5\n\nw6\n\n"}
+    for name, text in texts.items():
+        (source / name).write_text(text)
+    left = 5
+    for max_ in stops:
+        with job(output):
+            assert run(read(source, output), output, max_) == left
+            left = max(0, left - max_)
+        # Left by a writer that is killed.
+        debris = output / FOLDER / f"{lost % 3:06d}"
+        debris.mkdir(exist_ok=True)
+        (debris / f".0123{lost}.part").write_text("half a fi")
+    with job(output):
+        assert run(read(source, output), output) == left
+        finish(read(source, output), output)
+    for name, text in texts.items():
+        expected = [f"{number}:{line}\n" for number, line in enumerate(text.splitlines(), 1)]
+        assert (output / name).read_text() == "".join(expected)
+    assert sorted(path.name for path in output.iterdir()) == [FOLDER, "a", "b", "c"]
+
+
+def test_a_damaged_shard_is_not_put_together(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    corpus = read(source, output)
+    with job(output):
+        run(corpus, output)
+        damaged = Path(corpus["a.txt"][1].output)
+        for text in ("", "one\n", "one\ntwo\nthree\n", "one\n\ntwo"):
+            damaged.write_text(text)
+            with pytest.raises(InferenceError, match=rf"{damaged.name}: is damaged .* 2 lines"):
+                finish(corpus, output)
+        assert not (output / "a.txt").exists()
+        damaged.unlink()
+        assert run(corpus, output) == 1
+        finish(corpus, output)
+    check(output)
+
+
+def about(source: Path, model: Path, lines: int = 2, seed: int = 1, **more: Any) -> JsonObject:
+    return describe_job(find_files(source)[0], make_settings(model, **more), seed, lines)
+
+
+def test_another_job_is_refused(source: Path, model: Path, tmp_path: Path) -> None:
+    """By the names of its differences, and nothing is changed; folders may be moved."""
+    output = tmp_path / "out"
+    with job(output, about(source, model)):
+        run(read(source, output), output, 2)
+    before = (output / FOLDER / "job.json").read_text()
+
+    def refused(**changes: Any) -> str:
+        with pytest.raises(InferenceError, match=r"was begun with other ") as caught:
+            job(output, about(source, model, **changes)).__enter__()
+        assert (output / FOLDER / "job.json").read_text() == before
+        return str(caught.value).split("with other ")[1].split(";")[0]
+
+    changes: tuple[tuple[str, Any], ...] = (("batch", 3), ("precision", "bfloat16"), ("seed", 2))
+    for name, value in changes:
+        assert refused(**{name: value}) == f"settings.{name}"
+    assert refused(lines=3) == "shard_lines"
+    for path in (source / "a.txt", model / "verifier.pt", model / "dict.de.txt", model / "codes"):
+        content = path.read_bytes()
+        path.write_bytes(b"another")
+        assert path.name.removesuffix(".pt") in refused()
+        path.write_bytes(content)
+    source, model = source.rename(tmp_path / "moved"), model.rename(tmp_path / "moved model")
+    output = output.rename(tmp_path / "moved out")
+    with job(output, about(source, model)):
+        assert run(read(source, output), output) == 3
+        finish(read(source, output), output)
+    check(output)
+
+
+def test_models_are_known_by_content_if_they_are_used(model: Path, tmp_path: Path) -> None:
+    described = []
+    for text in ("one", "two"):
+        (model / "drafter.pt").write_text(text)
+        settings = dataclasses.replace(make_settings(model), strategy="AR")
+        described.append(describe_job({}, settings, 1, 2))
+    assert described[0] == described[1]
+    described = []
+    for name, text in (("a", "head"), ("b", "head"), ("c", "another")):
+        (tmp_path / name).write_text(text)
+        options = AcceptanceHeadController(acceptance_head=str(tmp_path / name))
+        described.append(describe_job({}, make_settings(model, controller=options), 1, 2))
+    assert described[0] == described[1]
+    assert differing(described[0], described[2]) == "models.acceptance_head"
+
+
+def test_differences() -> None:
+    first = {"a": 1, "b": {"c": [1], "d": {"e": 2}}, "f": None}
+    assert differing(first, json.loads(json.dumps(first))) == ""
+    other = {"a": 1, "b": {"c": [2], "d": 3}, "g": 4}
+    assert differing(first, other) == "b.c, b.d, g"

@@ -12,17 +12,16 @@ pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 
 from dataclasses import asdict
 
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs import pool
 from specdec_plugins.jobs.corpus import Shard, find_files, read_corpus
-from specdec_plugins.jobs.pool import MAX_TRIES, ShardTranslator, count_try
+from specdec_plugins.jobs.pool import ShardTranslator
 
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Shard:
     (tmp_path / "in.txt").write_text("w1\nw2\nw3\n")
-    (file,) = read_corpus(find_files(tmp_path / "in.txt")[0], tmp_path / "out", 2)
-    return file.shards[1]
+    corpus = read_corpus(find_files(tmp_path / "in.txt")[0], tmp_path / "out", 2)
+    return corpus["in.txt"][1]
 
 
 def make_worker(translator: Any) -> ShardTranslator:
@@ -37,14 +36,6 @@ def test_a_shard_is_translated_once(shard: Shard) -> None:
     # Given it again, as after a worker's death, it does nothing: this one could not.
     assert make_worker(None)(asdict(shard)) == {"lines": 1}
     assert [path.name for path in Path(shard.output).parent.iterdir()] == ["000000001.txt"]
-
-
-def test_a_shard_that_kills_its_workers_does_not_go_round_for_ever(shard: Shard) -> None:
-    for _ in range(MAX_TRIES):
-        count_try(shard)
-    with pytest.raises(InferenceError, match=r"in.txt: lines 3 to 3: 4 workers died of them"):
-        make_worker(Numberer())(asdict(shard))
-    assert not shard.done
 
 
 @pytest.mark.parametrize(("address", "joined"), [(None, "local"), ("10.0.0.1:6379", None)])

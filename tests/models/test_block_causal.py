@@ -13,7 +13,7 @@ from drafters import CAUSAL as VARIANTS
 from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
 
 from specdec_plugins.data.block_mask import sample_cuts
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
 

@@ -27,7 +27,7 @@ from fairseq.optim.adam import Adam
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
 from specdec_plugins.models.drafter_decoder import Memory
 

@@ -14,7 +14,7 @@ from dummy_data import COMMON, SIZES, run_train
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.host.packed_encoder import without_copies
+from specdec_plugins.host.checkpoints import without_copies
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
 # No dropout, whose masks depend on how sentences are batched. Adam divides a gradient by its size:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -234,20 +233,3 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
         check_options(rule)
         options |= vars(rule)
     return next(rule for rule in (kind.from_options(options) for kind in RULES) if rule)
-
-
-def rule_named(name: str) -> AcceptanceRule:
-    """Return the rule of a ``--rule``: ``strict``, ``relaxed`` or ``relaxed:BETA:TAU``.
-
-    The default BETA and TAU are those of the paper's tables.
-
-    Raises:
-        ValueError: another name.
-    """
-    match = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
-    if match is not None and int(match[1]) > 1:
-        return choose_rule({"beta": int(match[1]), "tau": float(match[2])})
-    if name not in ("strict", "relaxed"):
-        shape = "strict, relaxed or relaxed:BETA:TAU with a BETA above 1, e.g. relaxed:5:3.0"
-        raise ValueError(f"--rule {name}: must be {shape}")
-    return RelaxedRule(beta=3, tau=1.0) if name == "relaxed" else StrictRule()

@@ -1,23 +1,19 @@
-"""The making of a pair: what was asked for, and the files of ``OUT``."""
+"""The making of a pair: its settings, and the files of ``OUT``."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from tqdm import tqdm
-
-from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
+from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER, files_in_folder
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
@@ -33,7 +29,7 @@ class Layout:
     def __init__(self, out: Path, languages: tuple[str, str]) -> None:
         source, target = languages
         self.pair, self.work = out / "pair", out / "work"
-        self.verifier = self.pair / VERIFIER
+        self.verifier, self.drafter = self.pair / VERIFIER, self.pair / DRAFTER
         self.example = self.pair / f"example.{source}"
         self.valid_text = self.work / f"valid.{source}"
         """Held-out lines, raw."""
@@ -47,8 +43,8 @@ class Layout:
         self.learned = self.text / f"train.{target}"
         self.recipe, self.log = self.work / "drafter.yaml", self.work / "training.log"
         self.training = self.work / "training"
-        self.mark, self.done = self.work / "job.json", self.work / "done.json"
-        self.card, self.curve = out / "README.md", out / "curve"
+        self.done = self.work / "done.json"
+        self.card = out / "README.md"
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class PairJob:
     """The making of a pair."""
 
     verifier: Settings
-    """Plain AR by the checkpoint; device and acceptance rule are the pair's."""
+    """Plain AR by the checkpoint."""
     sources: Path
     """Text of the source language, a sentence a line."""
     out: Path
@@ -66,8 +62,6 @@ class PairJob:
     """Hours of all stages together; None: as many as ``updates`` take."""
     updates: int | None = None
     """Updates of the drafter's training."""
-    arch: str = "block_causal"
-    heads: bool = False
     half: bool = False
     """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
@@ -94,11 +88,6 @@ class PairJob:
         return self.verifier.device == "cpu"
 
     @property
-    def rule_options(self) -> JsonObject:
-        """Options of the acceptance rule; none for the strict rule, which is the default."""
-        return {} if self.verifier.rule == StrictRule() else self.verifier.rule.values
-
-    @property
     def bar_flags(self) -> tuple[str, ...]:
         return () if self.bars else ("--no-progress-bar",)
 
@@ -119,17 +108,11 @@ class PairJob:
         """Return all that the pair depends on but the machine and the length of its training."""
         about = describe_settings(self.verifier)
         del about["settings"]["device"]
-        made = {"arch": self.arch, "heads": self.heads, "half": self.half}
-        return {**about, **made, "SOURCES": file_digest(self.sources)}
+        return {**about, "half": self.half, "SOURCES": file_digest(self.sources)}
 
     def say(self, line: str) -> None:
         if not self.quiet:
             tell(line)
-
-    def bar(self, total: int | None, unit: str, done: int = 0) -> tqdm[NoReturn]:
-        """Return a progress bar, hidden where there is no terminal."""
-        hidden = self.quiet or not self.bars or not sys.stderr.isatty()
-        return tqdm(total=total, initial=done, unit=unit, disable=hidden)
 
 
 def shown(command: Command) -> str:

@@ -21,26 +21,27 @@ from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
-from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
+from specdec_plugins.files.output import JsonObject, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import build_task
-from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
+from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.jobs.make_pair import text
-from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
-from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
+from specdec_plugins.jobs.make_pair.job import Command, Done, Layout, PairJob
 from specdec_plugins.jobs.make_pair.training import (
     BEST,
-    FIRST,
+    BETWEEN,
     LAST,
+    SHARE,
+    VALIDATIONS,
     WARMUP,
     Plan,
     TrainingLog,
-    head_updates,
     trained,
     watch,
+    write_recipe,
 )
 from specdec_plugins.machine import cores, processor_name
 
@@ -50,8 +51,10 @@ BATCH = 64
 """Sentences that are distilled at a time."""
 CHECKED, COMPARED = 20, 200
 """Lines by which the verifier is checked, and the pair is compared with it at the end."""
-FINISH, FOR_HEADS = 180.0, 300.0
-"""Seconds reserved for exporting and measuring, and for a head; at most a quarter of all."""
+FIRST = 60
+"""Updates by which the speed is measured."""
+FINISH = 180.0
+"""Seconds reserved for exporting and measuring; at most a quarter of all."""
 
 
 def check(job: PairJob, done: Done) -> JsonObject:
@@ -100,8 +103,7 @@ def segment(job: PairJob, done: Done) -> JsonObject:
     """Segment the text, and hold out lines to measure on."""
     layout, begin = job.layout, time.monotonic()
     verifier, loaded = load_translator(job.settings()), time.monotonic()
-    with job.bar(None, "line") as bar:
-        facts = text.segment(job, verifier, bar.update)
+    facts = text.segment(job, verifier.codec)
     lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
     write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
     files = [layout.sources, layout.valid_text, layout.example]
@@ -119,7 +121,13 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     partial = layout.bin.with_name(f"{layout.bin.name}.part")
     for old in (layout.bin, partial):
         shutil.rmtree(old, ignore_errors=True)
-    watch(job, binarise_command(job, partial), layout.work / "preprocess.log")
+    source, target = job.languages
+    flags: list[object] = ["-s", source, "-t", target, "--destdir", partial]
+    flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
+    flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
+    flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
+    command = ["fairseq-preprocess", *flags, "--workers", cores()]
+    watch(job, command, layout.work / "preprocess.log")
     partial.rename(layout.bin)
     binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
@@ -143,21 +151,9 @@ def distil_command(job: PairJob, shards: Path) -> Command:
     return ["specdec-translate", *flags]
 
 
-def binarise_command(job: PairJob, folder: Path) -> Command:
-    """Return fairseq-preprocess for lines of all kinds; a head's lines are ``valid1``."""
-    layout, (source, target) = job.layout, job.languages
-    kinds = ("valid", "head") if job.heads else ("valid",)
-    flags: list[object] = ["-s", source, "-t", target]
-    flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
-    flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
-    flags += ["--trainpref", layout.text / "train"]
-    flags += ["--validpref", ",".join(f"{layout.text}/{kind}" for kind in kinds)]
-    return ["fairseq-preprocess", *flags, "--destdir", folder, "--workers", cores()]
-
-
-def train_command(job: PairJob, recipe: Path, folder: Path) -> Command:
-    """Return the training of a recipe."""
-    return ["specdec-train", job.layout.bin, "--recipe", recipe, "--save-dir", folder]
+def train_command(layout: Layout) -> list[object]:
+    """Return the drafter's training."""
+    return ["specdec-train", layout.bin, "--recipe", layout.recipe, "--save-dir", layout.training]
 
 
 def plan(job: PairJob, done: Done) -> JsonObject:
@@ -167,31 +163,40 @@ def plan(job: PairJob, done: Done) -> JsonObject:
     """
     layout, begin = job.layout, time.monotonic()
     verifier = load_verifier(layout.verifier, build_task(job.settings()))
-    last, log = layout.training / LAST, layout.log
-    updates, before = trained(last)
+    updates, trained_before = trained(layout.training / LAST)
     if job.hours is None:
         assert job.updates is not None
-        chosen = Plan.of_updates(max(job.updates, updates))
+        total = max(job.updates, updates)
+        interval = max(BETWEEN, -(-total // VALIDATIONS))
+        # Two validations of almost the same drafter would tell nothing.
+        chosen = Plan(total, total if total < 2 * interval else interval)
     else:
         if updates < FIRST:
             whole = 10 * WARMUP
-            write_recipe(drafter_recipe(verifier, job, Plan.of_updates(whole)), layout.recipe)
+            write_recipe(job, verifier, Plan(whole, FIRST))
             flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
-            flags += [f"--save-interval-updates={FIRST}", f"--validate-interval-updates={FIRST}"]
             flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
-            watch(job, [*train_command(job, layout.recipe, layout.training), *flags], log, FIRST)
-        spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil")) + before
-        seconds = time_to_train(job, spent + time.monotonic() - begin)
-        chosen = Plan.of_time(seconds, TrainingLog(log), *trained(last))
-    write_recipe(drafter_recipe(verifier, job, chosen), layout.recipe)
-    return vars(chosen)
+            watch(job, [*train_command(layout), *flags], layout.log, FIRST)
+        spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
+        left = time_to_train(job, spent + trained_before + time.monotonic() - begin)
+        chosen = plan_of_time(left, TrainingLog(layout.log), *trained(layout.training / LAST))
+    write_recipe(job, verifier, chosen)
+    return {**vars(chosen), "files": [layout.recipe]}
+
+
+def plan_of_time(seconds: float, log: TrainingLog, done: int, trained: float) -> Plan:
+    """Return the plan that fills so many seconds after ``done`` updates, ``trained`` seconds."""
+    updates = done + max(1, int(seconds * (1 - SHARE) / log.pace))
+    rare = int(log.validation / log.pace / SHARE) + 1
+    interval = max(BETWEEN, -(-updates // VALIDATIONS), rare)
+    return Plan(updates, interval, (trained + seconds) / 3600)
 
 
 def time_to_train(job: PairJob, spent: float) -> float:
     """Return the seconds that ``--hours`` leave when so many are spent."""
     assert job.hours is not None
     whole = 3600 * job.hours
-    left = whole - spent - min(FINISH + FOR_HEADS * job.heads, whole / 4)
+    left = whole - spent - min(FINISH, whole / 4)
     if left <= 0:
         raise InferenceError(
             f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
@@ -207,8 +212,7 @@ def train(job: PairJob, done: Done) -> JsonObject:
     try:
         updates, seconds = trained(layout.training / LAST)
         if updates < total and not 0 < 3600 * hours <= seconds:
-            command = train_command(job, layout.recipe, layout.training)
-            watch(job, command, layout.log, total)
+            watch(job, train_command(layout), layout.log, total)
     except KeyboardInterrupt:
         if not (layout.training / BEST).exists():
             raise
@@ -224,47 +228,30 @@ def train(job: PairJob, done: Done) -> JsonObject:
 
 def export(job: PairJob, done: Done) -> JsonObject:
     """Write the best drafter into the pair's folder; it drafts the frequent tokens."""
-    layout, drafter = job.layout, job.layout.pair / DRAFTER
+    layout = job.layout
     dictionary = layout.pair / f"dict.{job.languages[1]}.txt"
     count = text.frequent_tokens(layout.learned, len(dictionary.read_bytes().splitlines()))
     draft_from = None if count is None else (count, str(layout.learned))
     training = Training(job.languages, str(layout.pair))
     best = str(layout.training / BEST)
-    export_checkpoint(best, str(drafter), training, draft_from, half=True)
-    return {"files": [drafter], "draft_vocabulary": count}
-
-
-def heads(job: PairJob, done: Done) -> JsonObject:
-    """Train and calibrate the acceptance head of the exported drafter."""
-    layout, recipe = job.layout, job.layout.work / "head.yaml"
-    updates = head_updates(done["segment"]["lines"]["head"])
-    write_recipe(head_recipe(job, Plan(updates, updates)), recipe)
-    # A head is for one drafter, and fairseq goes on with a training.
-    folder = layout.work / f"head-{file_digest(layout.pair / DRAFTER)[:8]}"
-    if trained(folder / LAST)[0] < updates:
-        watch(job, train_command(job, recipe, folder), folder.with_suffix(".log"), updates)
-    rule = f".{job.verifier.rule.name}" if job.rule_options else ""
-    path = layout.pair / f"acceptance_head{rule}.pt"
-    job.run(["specdec-calibrate-head", folder / LAST, path, *job.bar_flags])
-    return {"files": [path]}
+    export_checkpoint(best, str(layout.drafter), training, draft_from, half=True)
+    return {"files": [layout.drafter], "draft_vocabulary": count}
 
 
 def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
     if job.on_cpu:
-        flags = [f"--{name}={value}" for name, value in job.rule_options.items()]
-        speed = job.run(["specdec-tune", layout.pair, *flags, "--cpu", *job.bar_flags])
+        speed = job.run(["specdec-tune", layout.pair, "--cpu", *job.bar_flags])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
-    kind = {"device": job.verifier.device, "rule": job.verifier.rule}
-    whole = Settings.of_model(layout.pair, batch=16, **kind)
+    whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
-    for name in ("constant", "tree@tree_nodes=8")[: 1 + (job.arch != "block")]:
+    for name in ("constant", "tree@tree_nodes=8"):
         translator = load_translator(parse_system(name, whole).settings)
         decode(translator, lines)
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]
-    strict = job.settings(path=str(layout.pair / DRAFTER), strategy="specdec")
+    strict = job.settings(path=str(layout.drafter), strategy="specdec")
     differ = differing(job, strict, job.checkpoint, compared)
     exact = (
         f"Of {counted(len(compared), 'held-out line')}, the pair translates {differ} differently "
@@ -274,4 +261,4 @@ def measure(job: PairJob, done: Done) -> JsonObject:
         logger.warning(exact)
     else:
         job.say(exact)
-    return {"speed": speed, "acceptance_length": lengths, "exact": exact}
+    return {"speed": speed, "acceptance_length": lengths, "exact": exact, "files": []}

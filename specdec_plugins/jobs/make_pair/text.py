@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -15,23 +13,19 @@ from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, whole_file, write_whole
-from specdec_plugins.inference.translator import Translator
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.jobs.make_pair.job import PairJob
-
-logger = logging.getLogger(__name__)
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
 """Limits of an output by its source: a longer one is no translation, and is left out."""
-REFUSE_BELOW, WARN_BELOW = 100, 5000
-"""Lines of a text."""
-HELD_OUT, HEAD_LINES = 500, 20_000
-"""Maximum lines that are held out to measure on, and for a head."""
+ENOUGH = 100
+"""Minimum lines of a text."""
+HELD_OUT = 500
+"""Maximum lines that are held out to measure on."""
 EXAMPLE = 40
 """Lines of the pair's example."""
-REFUSE_ABOVE, WARN_ABOVE = 0.1, 0.02
-"""Share of unknown tokens."""
-REPEATS = re.compile(rb"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
-"""One to four tokens, four times one after the other."""
+MAX_UNKNOWN = 0.1
+"""Maximum share of unknown tokens."""
 
 
 def worded_lines(path: Path) -> Iterator[str]:
@@ -42,74 +36,57 @@ def worded_lines(path: Path) -> Iterator[str]:
 
 
 def check_enough(path: Path) -> None:
-    """Refuse a text that is too small, and warn of a small one."""
-    count = sum(1 for _ in islice(worded_lines(path), WARN_BELOW))
-    fault = f"SOURCES {path}: has {count} lines with words"
-    if count < REFUSE_BELOW:
-        raise InferenceError(f"{fault}; give at least {REFUSE_BELOW}, better some ten thousand")
-    if count < WARN_BELOW:
-        logger.warning("%s; from fewer than some ten thousand a drafter learns little", fault)
+    """Refuse a text that is too small."""
+    count = sum(1 for _ in islice(worded_lines(path), ENOUGH))
+    if count < ENOUGH:
+        fault = f"SOURCES {path}: has {count} lines with words"
+        raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
 
 
-def draw_held_out(job: PairJob) -> tuple[list[str], list[str]]:
-    """Return lines to measure on, and lines for a head, in the order in which they were drawn."""
-    lines = sum(1 for _ in worded_lines(job.sources))
-    count = min(HELD_OUT, max(20, lines // 20))
-    for_head = min(HEAD_LINES, lines // 10) if job.heads else 0
-    drawn = dict.fromkeys(Random(1).sample(range(lines), count + for_head), "")
-    for number, text in enumerate(worded_lines(job.sources)):
-        if number in drawn:
-            drawn[number] = text
-    texts = list(drawn.values())
-    return texts[:count], texts[count:]
+def draw_held_out(path: Path) -> list[str]:
+    """Return lines to measure on."""
+    lines = sum(1 for _ in worded_lines(path))
+    drawn = {*Random(1).sample(range(lines), min(HELD_OUT, max(20, lines // 20)))}
+    return [text for number, text in enumerate(worded_lines(path)) if number in drawn]
 
 
-def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
+def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Returns the number of lines of each kind, of tokens, and of unknown tokens; ``note`` is called
-    with the number of lines that were segmented.
+    Returns the number of lines of each kind, and of lines that are too long.
     """
-    drawn = draw_held_out(job)
-    codec, facts = translator.codec, Counter[str]()
-
-    def tokens_of(text: str) -> list[str]:
-        """Return a line's tokens; none if the encoder has not as many positions."""
-        note(1)
-        tokens = codec.segment(text).split()
-        if len(tokens) >= codec.longest:
-            facts["too_long"] += 1
-            return []
-        return tokens
-
-    valid, head = (list(filter(tokens_of, texts)) for texts in drawn)
+    drawn, facts = draw_held_out(job.sources), Counter[str]()
+    valid = [text for text in drawn if _tokens(codec, text)]
     write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
-    held_out = set(chain(*drawn))
-    facts.clear()
 
     def segmented() -> Iterator[bytes]:
+        held_out = set(drawn)
         others = (text for text in worded_lines(job.sources) if text not in held_out)
-        for tokens in filter(None, map(tokens_of, chain(valid, head, others))):
-            facts["lines"] += 1
+        for tokens in (_tokens(codec, text) for text in chain(valid, others)):
+            facts["too_long"] += not tokens
+            facts["lines"] += bool(tokens)
             facts["tokens"] += len(tokens)
             facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
-            yield f"{' '.join(tokens)}\n".encode()
+            if tokens:
+                yield f"{' '.join(tokens)}\n".encode()
 
     write_whole(job.layout.sources, segmented())
-    tokens, unknown = facts["tokens"], facts["unknown"]
-    fault = f"SOURCES {job.sources}: of {tokens} tokens the dictionary lacks {unknown}"
-    if unknown > REFUSE_ABOVE * tokens:
+    if facts["unknown"] > MAX_UNKNOWN * facts["tokens"]:
         raise InferenceError(
-            f"{fault}; give text of the verifier's source language, and --tokenizer and --bpe as "
-            "in its training"
+            f"SOURCES {job.sources}: of {facts['tokens']} tokens the dictionary lacks "
+            f"{facts['unknown']}; give text of the verifier's source language, and --tokenizer "
+            "and --bpe as in its training"
         )
-    if unknown > WARN_ABOVE * tokens:
-        logger.warning("%s: is it of the verifier's language and segmentation?", fault)
-    learned = facts["lines"] - len(valid) - len(head)
+    learned = facts["lines"] - len(valid)
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
-    kinds = {"valid": len(valid), "head": len(head), "train": learned}
-    return {"lines": kinds, **{name: facts[name] for name in ("too_long", "tokens", "unknown")}}
+    return {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+
+
+def _tokens(codec: TextCodec, text: str) -> list[str]:
+    """Return a line's tokens; none if the encoder has not as many positions."""
+    tokens = codec.segment(text).split()
+    return tokens if len(tokens) < codec.longest else []
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
@@ -117,8 +94,7 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     ``lines`` are those of each kind, in the order of the text.
     """
-    counts: Counter[str] = Counter()
-    learned: Counter[str] = Counter()
+    learned, run_on = Counter[str](), 0
     kinds = chain.from_iterable([name] * count for name, count in lines.items())
     layout = job.layout
     layout.text.mkdir(exist_ok=True)
@@ -131,20 +107,18 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
         }
         for kind, *pair in zip(kinds, *read, strict=True):
             size, length = (len(text.split()) for text in pair)
-            counts.update(source_tokens=size, output_tokens=length)
-            counts["repeated"] += REPEATS.search(pair[1].rstrip(b"\n")) is not None
-            if not length or length >= LIMITS.max_length(size + 1, LARGEST):
-                counts["run_on" if length else "empty"] += 1
-                continue
-            learned[kind] += 1
-            for language, text in zip(job.languages, pair, strict=True):
-                written[kind, language].write(text)
-    run_on = f"VERIFIER: {counts['run_on']} of its outputs run to the length limit"
-    if counts["run_on"] > sum(lines.values()) / 2:
-        raise InferenceError(f"{run_on}; it does not translate yet: train it for longer")
-    if counts["run_on"]:
-        logger.warning("%s; they are left out", run_on)
-    return {**counts, "learned": dict(learned)}
+            if length >= LIMITS.max_length(size + 1, LARGEST):
+                run_on += 1
+            elif length:
+                learned[kind] += 1
+                for language, text in zip(job.languages, pair, strict=True):
+                    written[kind, language].write(text)
+    if run_on > sum(lines.values()) / 2:
+        raise InferenceError(
+            f"VERIFIER: {run_on} of its outputs run to the length limit; it does not translate "
+            "yet: train it for longer"
+        )
+    return {"run_on": run_on, "learned": dict(learned)}
 
 
 def frequent_tokens(path: Path, entries: int) -> int | None:

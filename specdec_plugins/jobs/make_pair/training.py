@@ -1,4 +1,4 @@
-"""Trainings: how many updates fit the budget, and fairseq-train in a process of its own."""
+"""Trainings: their recipes, sized from the verifier, and fairseq-train in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.modules import LearnedPositionalEmbedding
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
-from specdec_plugins.machine import python_path, python_program
+from specdec_plugins.machine import processor_name, python_path, python_program
 
-FIRST = 60
-"""Updates by which the speed is measured."""
-WARMUP = 500
-"""Maximum updates of rising learning rate; a tenth of all, if that is fewer."""
+Groups = dict[str, JsonObject]
+
 VALIDATIONS, BETWEEN = 20, 50
 """Maximum validations of a training, and minimum updates between two."""
 SHARE = 0.1
@@ -27,7 +31,7 @@ SHARE = 0.1
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 START = "$ "
 """The beginning of a log's line that shows the command which logs the next lines."""
-LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (train_inner|valid) \| (.*)")
+LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (?:train_inner|valid) \| (.*)")
 CHILD = """\
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -40,42 +44,58 @@ PROGRAMS = {
     "fairseq-preprocess": "from fairseq_cli.preprocess import cli_main; cli_main()",
 }
 """Code of the commands that run in a process of their own."""
-
-
-class TrainingLog:
-    """Figures in a log of fairseq-train's ``--log-format json``; damaged lines are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.updates = 0
-        self.points: dict[int, float] = {}
-        """Acceptance length of each validation, by update."""
-        self.validation = 0.0
-        """Seconds of the last validation."""
-        seconds, count = 0.0, 0
-        before: datetime | None = None
-        for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
-            if line.startswith(START):
-                before = None
-            if not (match := LINE.match(line)):
-                continue
-            with suppress(ValueError, KeyError):
-                now, values = datetime.fromisoformat(match[1]), json.loads(match[3])
-                passed = (now - before).total_seconds() if before else 0.0
-                if match[2] == "valid":
-                    length = float(values["valid_acceptance_length"])
-                    self.points[int(values["valid_num_updates"])] = length
-                    self.validation = passed or self.validation
-                    before = None
-                    continue
-                updates = int(values["num_updates"])
-                if before:
-                    count += updates - self.updates
-                    seconds += passed
-                self.updates, before = updates, now
-        # Where nothing was counted the hours alone end the training.
-        self.pace = max(1e-3, seconds / max(1, count))
-        """Seconds an update, without validations and restarts; the log's times are whole
-        seconds."""
+PEAK, WIDTH = 2e-3, 384
+"""Highest learning rate, up to this width; wider drafters take less, in proportion."""
+WARMUP = 500
+"""Maximum updates of rising learning rate; a tenth of all, if that is fewer."""
+FEATURE_LAYERS = 2
+"""The first layers of the verifier's decoder whose states are read beside its last."""
+BFLOAT16 = ("avx512_bf16", "amx")
+"""Processors that multiply matrices faster in bfloat16 than in float32."""
+RECIPE = """\
+common:
+  user_dir: specdec_plugins
+  seed: 1
+  log_format: json
+task:
+  _name: translation_specdec
+  total_up: ${optimization.max_update}
+  block_size: 8
+  blocks_per_sentence: 4
+  start_p: 0.0
+  minus_p: 0.0
+model:
+  _name: block_causal
+  verifier_features: true
+  previous_token_head: true
+  decoder_layers: 2
+  decoder_normalize_before: true
+  dropout: 0.0
+criterion:
+  _name: glat_loss
+  verifier_labels: true
+  slot_decay: 4.0
+optimizer:
+  _name: adam
+  adam_betas: (0.9, 0.98)
+lr_scheduler:
+  _name: polynomial_decay
+  total_num_update: ${optimization.max_update}
+optimization:
+  clip_norm: 1.0
+dataset:
+  max_tokens: 6500
+  max_tokens_valid: 16000
+  validate_interval: 1000000
+  skip_invalid_size_inputs_valid_test: true
+checkpoint:
+  save_interval: 1000000
+  no_epoch_checkpoints: true
+  keep_interval_updates: 1
+  best_checkpoint_metric: acceptance_length
+  maximize_best_checkpoint_metric: true
+"""
+"""Settings of every drafter's training; they were measured to learn fastest."""
 
 
 @dataclass(frozen=True)
@@ -89,32 +109,112 @@ class Plan:
     hours: float = 0.0
     """Training stops after so many hours; 0: it does not."""
 
-    @classmethod
-    def of_updates(cls, updates: int) -> Plan:
-        interval = max(BETWEEN, -(-updates // VALIDATIONS))
-        # Two validations of almost the same drafter would tell nothing.
-        return cls(updates, updates if updates < 2 * interval else interval)
 
-    @classmethod
-    def of_time(cls, seconds: float, log: TrainingLog, done: int, trained: float) -> Plan:
-        """Return the plan that fills so many more seconds.
+def write_recipe(job: PairJob, verifier: TransformerModelBase, plan: Plan) -> None:
+    """Write the settings of a drafter's training; widths are the verifier's."""
+    layer, width = verifier.decoder.layers[0], int(verifier.decoder.output_embed_dim)
+    source, target = job.languages
+    recipe = OmegaConf.create(RECIPE)
+    sized: Groups = {
+        "common": {
+            "log_interval": max(1, min(10, plan.updates // 4)),
+            "cpu" if job.on_cpu else "fp16": True,
+        },
+        "task": {
+            "AR_path": str(job.layout.verifier.absolute()),
+            "source_lang": source,
+            "target_lang": target,
+            "max_source_positions": int(verifier.encoder.max_positions()),
+            "max_target_positions": int(verifier.decoder.max_positions()) + recipe.task.block_size,
+        },
+        "model": {
+            "verifier_embed_dim": width,
+            "decoder_embed_dim": width,
+            "decoder_ffn_embed_dim": 2 * width,
+            "decoder_attention_heads": int(layer.self_attn.num_heads),
+            **_encoder(verifier, width),
+        },
+        "lr_scheduler": {"warmup_updates": max(1, min(WARMUP, plan.updates // 10))},
+        "optimization": {
+            "lr": [round(PEAK * min(1.0, WIDTH / width), 6)],
+            "max_update": plan.updates,
+            "stop_time_hours": round(plan.hours, 5),
+        },
+        "dataset": {"validate_interval_updates": plan.interval},
+        "checkpoint": {"save_interval_updates": plan.interval},
+    }
+    if job.on_cpu:
+        sized["dataset"]["num_workers"] = 0
+        if any(name in processor_name() for name in BFLOAT16):
+            sized["task"]["autocast"] = "bfloat16"
+    text = OmegaConf.to_yaml(OmegaConf.merge(recipe, sized))
+    write_whole(job.layout.recipe, [text.encode("utf-8")])
 
-        Args:
-            done: updates until now.
-            trained: seconds of training until now.
-        """
-        pace = log.pace
-        updates = done + max(1, int(seconds * (1 - SHARE) / pace))
-        interval = max(BETWEEN, -(-updates // VALIDATIONS), int(log.validation / pace / SHARE) + 1)
-        return cls(updates, interval, (trained + seconds) / 3600)
+
+def _encoder(verifier: TransformerModelBase, width: int) -> JsonObject:
+    """Return the drafter's options about its encoder, and the layers of the verifier it reads."""
+    encoder, decoder = verifier.encoder, verifier.decoder
+    layer = encoder.layers[0]
+    options: JsonObject = {"encoder_embed_dim": int(layer.embed_dim)}
+    if {int(item.embed_dim) for item in decoder.layers} == {width} and len(decoder.layers) > 1:
+        count = min(FEATURE_LAYERS, len(decoder.layers) - 1)
+        options["verifier_feature_layers"] = ",".join(map(str, range(1, count + 1)))
+    if decoder.embed_tokens.embedding_dim == width:
+        return {**options, "share_verifier_encoder": True}
+    learned = isinstance(encoder.embed_positions, LearnedPositionalEmbedding)
+    options |= {
+        "init_encoder_from": "${task.AR_path}",
+        "encoder_layers": len(encoder.layers),
+        "encoder_ffn_embed_dim": int(layer.fc1.out_features),
+        "encoder_attention_heads": int(layer.self_attn.num_heads),
+        "encoder_normalize_before": bool(layer.normalize_before),
+        "encoder_learned_pos": learned,
+        "layernorm_embedding": encoder.layernorm_embedding is not None,
+        "no_scale_embedding": encoder.embed_scale == 1,
+    }
+    return {name: value for name, value in options.items() if value is not False}
 
 
-def head_updates(lines: int) -> int:
-    """Return the updates of a head's training, of about 50 lines each.
+class TrainingLog:
+    """Figures in a log of fairseq-train's ``--log-format json``."""
 
-    When a head has read a text 25 times, it has learnt from it what it can.
-    """
-    return min(400, max(100, 25 * lines // 50))
+    def __init__(self, path: Path) -> None:
+        self.points: dict[int, float] = {}
+        """Acceptance length of each validation, by update."""
+        self.validation = 0.0
+        """Seconds of the last validation."""
+        seconds, count = 0.0, 0
+        before: tuple[datetime, int] | None = None
+        for line in path.read_text("utf-8", "replace").splitlines():
+            if line.startswith(START):
+                before = None
+            if (figures := read_line(line)) is None:
+                continue
+            time, updates, length = figures
+            passed = (time - before[0]).total_seconds() if before else 0.0
+            if length is None:
+                count += updates - before[1] if before else 0
+                seconds += passed
+                before = time, updates
+            else:
+                self.points[updates] = length
+                self.validation = passed or self.validation
+                before = None
+        # Where nothing was counted the hours alone end the training.
+        self.pace = max(1e-3, seconds / max(1, count))
+        """Seconds an update, without validations and restarts."""
+
+
+def read_line(line: str) -> tuple[datetime, int, float | None] | None:
+    """Return time, updates and a validation's acceptance length; None of other, damaged lines."""
+    with suppress(ValueError, KeyError):
+        if match := LINE.match(line):
+            time, values = datetime.fromisoformat(match[1]), json.loads(match[2])
+            if "num_updates" in values:
+                return time, int(values["num_updates"]), None
+            length = float(values["valid_acceptance_length"])
+            return time, int(values["valid_num_updates"]), length
+    return None
 
 
 def trained(checkpoint: Path) -> tuple[int, float]:
@@ -135,28 +235,30 @@ def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -
     name, *arguments = command
     program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)
     environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
-    before = TrainingLog(log)
-    with open(log, "ab") as file, job.bar(total, "update", before.updates) as bar:
-        file.write(f"{START}{shown(command)}\n".encode())
-        file.flush()
-        child = subprocess.Popen(
-            program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment
-        )
+    pipe, out = subprocess.PIPE, subprocess.STDOUT
+    last = ""
+    with (
+        open(log, "a", encoding="utf-8") as file,
+        tqdm(total=total, unit="update", disable=not job.bars or None) as bar,
+        subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
+    ):
+        assert child.stdout is not None
+        file.write(f"{START}{shown(command)}\n")
         try:
-            while child.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(0.5)
-                now = TrainingLog(log)
-                bar.update(now.updates - bar.n)
-                for updates in sorted(now.points.keys() - before.points.keys()):
-                    length = f"acceptance length {now.points[updates]:.2f}"
-                    bar.set_postfix_str(length)
+            for line in (line.decode("utf-8", "replace") for line in child.stdout):
+                file.write(line)
+                file.flush()
+                last = line.strip() or last
+                if (figures := read_line(line)) is None:
+                    continue
+                bar.update(figures[1] - bar.n)
+                if (length := figures[2]) is not None:
+                    bar.set_postfix_str(f"acceptance length {length:.2f}")
                     if bar.disable:
-                        job.say(f"  {updates} updates of {total}: {length}")
-                before = now
+                        job.say(
+                            f"  {figures[1]} updates of {total}: acceptance length {length:.2f}"
+                        )
         finally:
             child.kill()
-            child.wait()
-    if child.returncode:
-        last = log.read_text("utf-8", "replace").strip().splitlines()[-1]
+    if child.wait():
         raise InferenceError(f"{last}; all that it said is in {log}")

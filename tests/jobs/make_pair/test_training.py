@@ -11,7 +11,7 @@ from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import training
-from specdec_plugins.jobs.make_pair.stages import time_to_train
+from specdec_plugins.jobs.make_pair.stages import plan_of_time, time_to_train
 from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, watch
 
 AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
@@ -42,22 +42,14 @@ def write_log(path: Path) -> TrainingLog:
 
 def test_a_log_of_a_training_that_was_killed(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log")
-    assert (log.updates, log.pace, log.validation, log.points) == (40, 0.5, 4.0, {20: 1.5})
+    assert (log.pace, log.validation, log.points) == (0.5, 4.0, {20: 1.5})
 
 
 def test_hours_become_updates_and_a_limit(tmp_path: Path) -> None:
     """Validations take a tenth at most."""
-    plan = Plan.of_time(3000.0, write_log(tmp_path / "log"), 60, 600.0)
-    assert plan == Plan(60 + 5400, 273, 1.0)
-    few = Plan.of_time(100.0, write_log(tmp_path / "log"), 60, 30.0)
-    assert few.interval * 0.5 >= 10 * 4.0
-    assert Plan.of_time(1.0, TrainingLog(tmp_path / "none"), 60, 30.0).updates == 60 + 900
-
-
-def test_updates_are_validated_a_few_times() -> None:
-    assert Plan.of_updates(4000) == Plan(4000, 200)
-    # One measurement, not one shortly before the last update and one after it.
-    assert Plan.of_updates(60) == Plan(60, 60)
+    log = write_log(tmp_path / "log")
+    assert plan_of_time(3000.0, log, 60, 600.0) == Plan(60 + 5400, 273, 1.0)
+    assert plan_of_time(100.0, log, 60, 30.0).interval * 0.5 >= 10 * 4.0
 
 
 def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:

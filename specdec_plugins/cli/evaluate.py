@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> None:
     baseline = args.baseline or (AR if AR in names else args.systems[0])
     if baseline not in names:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
-    drafts = any(system.settings.uses_drafter for system in systems)
+    drafts = any(system.settings.draft_source == "drafter" for system in systems)
     # Models that cannot be used are refused before anything is written.
     checked = base if drafts else parse_system(AR, base).settings
     translator = load_translator(replace(checked, **PLAIN))

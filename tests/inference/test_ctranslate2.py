@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import make_dictionary, make_verifier, vary_output
 from drafters import save_checkpoint
 
@@ -135,27 +133,3 @@ def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert stats["settings"]["ar_backend"] == backend
     assert outputs[0] == outputs[1]
     assert stats["engine"] == "ctranslate2"
-    assert stats["threads"] == 1
-
-
-@pytest.mark.parametrize(
-    ("torchs", "rows", "taken"),
-    [(2, 8, 2), (2, 1, 1), (1, 8, 1)],
-    ids=["large batch", "one sentence", "torch has one"],
-)
-def test_threads_are_torchs_or_one_if_that_is_faster(
-    torchs: int, rows: int, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a processor on which two threads pay for several sentences."""
-
-    class Model:
-        def __init__(self, *_: object, intra_threads: int, **__: object) -> None:
-            self.threads = intra_threads
-
-        def translate_batch(self, batch: list[object], **_: object) -> None:
-            time.sleep(0.02 if (self.threads > 1) == (len(batch) == 1) else 0)
-
-    torch.set_num_threads(torchs)
-    monkeypatch.setattr("ctranslate2.Translator", Model)
-    opened: Any = ctranslate2._open_fastest({}, "float32", "cpu", [["w1", "w2"]] * rows)
-    assert (opened[0].threads, opened[1]) == (taken, taken)

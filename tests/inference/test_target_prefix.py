@@ -135,5 +135,5 @@ def test_ctranslate2_leaves_them_to_our_own_loop(
     settings = make_settings(world, **asked, target_prefix=WHOLE)
     assert load_translator(settings).not_by_ctranslate2 == "it cannot do a target prefix"
     translator = load_translator(make_settings(world, **asked))
-    with pytest.raises(ValueError, match=r"^target_prefix: lines have their own, and ctranslate2"):
+    with pytest.raises(ValueError, match=r"^target_prefix: ctranslate2"):
         texts(translator, target_prefix=WHOLE)

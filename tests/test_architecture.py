@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1607,
-    "cli": 1272,
+    "cli": 1089,
     "criterions": 483,
     "data": 135,
     "decoding": 5330,
@@ -39,13 +39,13 @@ CEILINGS = {
     "evaluation": 1601,
     "files": 612,
     "host": 362,
-    "inference": 2370,
+    "inference": 2077,
     "jobs": 1555,
     "models": 1903,
-    "tasks": 710,
+    "tasks": 610,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 144
+MAX_FILES = 142
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

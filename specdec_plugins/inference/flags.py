@@ -44,7 +44,7 @@ SPELLED = {
 SHOWN = (
     *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
     *(*DRAFT_FLAGS, "controller", "beta", "tau", "sampling", *ENGINE_FLAGS, "cpu"),
-    *("keep_bpe", "quiet"),
+    *("keep_bpe", "quiet", "no_progress_bar"),
 )
 """Shared flags that ``--help`` explains; it names all others."""
 NOT_OF_TEXT = (
@@ -83,7 +83,8 @@ class TranslationParser(Parser):
             if not args.user_dir.exists():
                 self.error(f"--user-dir {args.user_dir}: no such folder")
             utils.import_user_module(Namespace(user_dir=str(args.user_dir)))
-        self.group = self.add_argument_group("what to translate")
+        # A flag of a single run may take several values of a command.
+        self.group = self.add_argument_group("what to translate", conflict_handler="resolve")
         self.drafts = self.add_argument_group("how much to draft")
         self.engine = self.add_argument_group("what runs it")
         self.output = self.add_argument_group("output")
@@ -126,6 +127,8 @@ class TranslationParser(Parser):
         add("--segmented", action="store_true", help=text)
         self.engine.add_argument("--cpu", action="store_true", help="leave a GPU alone")
         self.output.add_argument("--quiet", action="store_true", help="print no report")
+        text = "no progress bar on a terminal"
+        self.output.add_argument("--no-progress-bar", action="store_true", help=text)
         others = option_fields(Settings).keys() - {*ENGINE_FLAGS, *DRAFT_FLAGS, "keep_bpe"}
         _add_options(self.group, Settings, others)
         _add_options(self.drafts, Settings, DRAFT_FLAGS)

@@ -162,7 +162,7 @@ def test_dictionaries_that_are_missing_or_of_another_verifier(
 ) -> None:
     flags = ("--updates", "6", "--dictionaries", str(tmp_path))
     assert make(verifier, sources, tmp_path / "out", *flags) == 1
-    assert f"{tmp_path}: holds no dict" in capsys.readouterr().err
+    assert f"{tmp_path}/dict.en.txt: no such file" in capsys.readouterr().err
     for path in verifier.parent.glob("dict.*.txt"):
         (tmp_path / path.name).write_text(f"{path.read_text('utf-8')}another 1\n", "utf-8")
     assert make(verifier, sources, tmp_path / "out", *flags) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.cli import inference as script
 from specdec_plugins.files.lines import OutputLines
-from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
@@ -135,29 +132,6 @@ def test_another_run_is_not_gone_on_with(
         refuse(changes, message)
     Path("out.txt.resume").unlink()
     refuse({}, "nothing says what it is made of")
-
-
-def test_a_model_that_is_replaced_while_it_is_loaded(
-    run: RunScript,
-    world: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else the output would be described by a model that did not make it."""
-    path = tmp_path / "verifier.pt"
-    shutil.copy(world / "verifier.pt", path)
-
-    def load_and_replace(settings: Settings) -> Translator:
-        translator = load_translator(settings)
-        shutil.copy(world / "nameless.pt", tmp_path / "new.pt")
-        (tmp_path / "new.pt").rename(path)
-        return translator
-
-    monkeypatch.setattr(script, "load_translator", load_and_replace)
-    assert run(AR_path=str(path)) == 1
-    assert "was replaced while it was read" in one_error(capfd)
-    assert not (tmp_path / "out.txt").exists()
 
 
 @pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])

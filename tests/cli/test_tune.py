@@ -251,14 +251,7 @@ def test_what_is_stale_or_of_others_is_not_believed(
     assert "measured with other versions.torch" in caplog.text
 
 
-def test_what_is_to_be_found_out_is_not_given(
-    pair: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--drafts", "source"):
-        assert tune.main(flags(pair, *given)) == 2
-        error = capfd.readouterr().err
-        assert error.startswith("tune.py: --")
-        assert given[0] in error
+def test_a_text_to_try_is_needed(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (pair / "example.de").write_text(TEXT)
     try:
         assert tune.main(flags(pair)) == 2

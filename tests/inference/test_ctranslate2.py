@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from conftest import make_dictionary, make_verifier, vary_output
 from drafters import save_checkpoint
 
-from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, Translator, ctranslate2, load_translator
@@ -59,6 +57,7 @@ def test_it_says_what_our_loop_says(folder: Path, batch: int) -> None:
     counts = ("sentences", "committed_tokens", "steps", "verifier_calls")
     found, expected = full_report(theirs), full_report(ours)
     assert [found[name] for name in counts] == [expected[name] for name in counts]
+    assert found["settings"]["ar_backend"] == "ctranslate2"
     assert found["versions"]["ctranslate2"]
     assert found["latency_ms"]["p50"] > 0
 
@@ -119,17 +118,3 @@ def test_without_it_our_loop_decodes(
     monkeypatch.setattr(ctranslate2, "is_installed", lambda: False)
     assert load(folder).engine == "eager"
     assert "pip install 'specdec-plugins[ctranslate2]'" in caplog.text
-
-
-def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    flags = ["--AR-path", str(folder / "verifier.pt"), "--strategy", "AR", "--cpu", "--quiet"]
-    flags += ["--input-path", str(folder / "in.txt"), "--stats-json", str(folder / "stats.json")]
-    outputs = []
-    for backend in ("ours", "ctranslate2"):
-        assert script.main([str(folder), *flags, "--AR-backend", backend]) == 0
-        outputs.append(capfd.readouterr().out)
-        stats = json.loads((folder / "stats.json").read_text())
-        assert stats["settings"]["ar_backend"] == backend
-    assert outputs[0] == outputs[1]
-    assert stats["engine"] == "ctranslate2"

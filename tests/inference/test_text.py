@@ -75,6 +75,8 @@ def test_codec_decodes_in_the_reverse_order() -> None:
     encoded = codec(*both).encode(Line(1, "c"))
     assert encoded is not None
     assert dictionary.string(encoded) == "bpe tok c"
+    bpe: Any = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
+    assert codec(bpe=bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
     nothing: Any = SimpleNamespace(encode=lambda _: " ")
     assert codec(nothing).encode(Line(1, "x")) is None
 
@@ -149,10 +151,3 @@ def test_a_carriage_return_within_a_line_is_a_blank(codec: TextCodec, tmp_path: 
     assert len(read_by_fairseq(codec, path)) == 3
     path.write_bytes(b"abca bb\nabc\n")
     assert plain == read_by_fairseq(codec, path)
-
-
-def test_a_translation_is_one_line() -> None:
-    dictionary = make_dictionary(1)
-    bpe = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
-    codec = TextCodec(dictionary, dictionary, 64, Segmenters(bpe=bpe))
-    assert codec.decode(dictionary.encode_line("w0")) == "w0 b c"

@@ -104,12 +104,6 @@ def test_beam_search_is_counted_by_sentence(world: Path) -> None:
     assert translator.block_size is None
 
 
-def test_nothing_is_recorded_unasked(world: Path) -> None:
-    translator = load_translator(make_settings(world))
-    assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
-    assert translator.generator.observers == []  # type: ignore[attr-defined]
-
-
 def test_lines_of_a_program(world: Path) -> None:
     translator = load_translator(make_settings(world))
     with pytest.raises(TypeError, match="lines: is one string; give a list of them"):
@@ -131,12 +125,8 @@ def test_a_translation_tells_tokens_and_score(world: Path) -> None:
     )
 
 
-def test_a_folder_is_enough(world: Path) -> None:
-    settings = Settings.of_model(world)
-    assert load_translator(str(world)).settings.ar_path == settings.ar_path
-
-
-def test_settings_are_checked_without_a_command_line(world: Path) -> None:
+def test_settings_without_a_command_line(world: Path) -> None:
+    assert load_translator(str(world)).settings.ar_path == Settings.of_model(world).ar_path
     with pytest.raises(ValueError, match="--strategy beam: must be one of"):
         make_settings(world, strategy="beam")
     with pytest.raises(ValueError, match="--precision int4"):

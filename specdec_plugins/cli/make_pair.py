@@ -35,12 +35,6 @@ from specdec_plugins.jobs.make_pair.text import check_enough
 
 PROG = program("make_pair.py")
 HOURS = 4.0
-MODULES = {
-    "specdec-calibrate-head": "calibrate_head",
-    "specdec-translate": "inference",
-    "specdec-translate-corpus": "translate_corpus",
-    "specdec-tune": "tune",
-}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -69,8 +63,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     add_encoder_flags(parser)
     args = parser.parse_args(argv)
-    if args.hours is not None and not 0 < args.hours < 10**9:
-        parser.error(f"--hours {args.hours}: must be above 0")
     if separators := re.findall(r"[:,]|\$\{", str(args.out)):
         parser.error(f"OUT {args.out}: fairseq splits paths at {separators[0]!a}; name another")
     return args
@@ -112,7 +104,9 @@ def job_of(args: argparse.Namespace) -> PairJob:
 def run(words: Command) -> str:
     """Run a command of this package in this process; return what it prints."""
     name, *arguments = map(str, words)
-    main = import_module(f"specdec_plugins.cli.{MODULES[name]}").main
+    module = name.removeprefix("specdec-").replace("-", "_")
+    module = "inference" if module == "translate" else module
+    main = import_module(f"specdec_plugins.cli.{module}").main
     with redirect_stdout(io.StringIO()) as printed:
         # Without the wrapper of commands: this command says why it failed.
         status = main.__wrapped__(arguments)

@@ -96,11 +96,11 @@ class CTranslate2Generator:
         self._limits, (self._source, self._target) = limits, dictionaries
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-            convert_verifier(verifier, *dictionaries, Path(folder) / "model")
-            parts = {file.name: file.read_bytes() for file in Path(folder, "model").iterdir()}
-        _check(_open(parts, "float32", "cpu"), verifier, *dictionaries)
+            path = Path(folder) / "model"
+            convert_verifier(verifier, *dictionaries, path)
+            _check(_open(path, "float32", "cpu"), verifier, *dictionaries)
+            self._model = _open(path, precision, device)
         logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
-        self._model = _open(parts, precision, device)
 
     def generate(
         self,
@@ -136,14 +136,11 @@ class CTranslate2Generator:
         return hypotheses
 
 
-def _open(parts: dict[str, bytes], precision: str, device: str) -> Translator:
-    """Open a model from the contents of its files, by name."""
+def _open(path: Path, precision: str, device: str) -> Translator:
     import ctranslate2
 
     threads = {"inter_threads": 1, "intra_threads": torch.get_num_threads()}
-    return ctranslate2.Translator(
-        "verifier", device=device, compute_type=precision, files=parts, **threads
-    )
+    return ctranslate2.Translator(str(path), device=device, compute_type=precision, **threads)
 
 
 def _check(

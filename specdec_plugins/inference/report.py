@@ -95,25 +95,23 @@ def format_report(report: JsonObject) -> str:
     settings, line = report["settings"], report["resumed_after_line"]
     threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
     where = f"{report['engine']}, {report['precision']} on {report['device']}{threads}"
-    counts = (
-        "sentences",
-        "steps",
-        *(name for name in report if name.endswith(("tokens", "calls"))),
-    )
-    rows = [f"{_title(settings)}; {where}", _row(report, counts), _row(report, RATES)]
-    if report["acceptance_histogram"]:
-        shares = (100 * count / report["steps"] for count in report["acceptance_histogram"])
-        rows.append(
-            "accepted a step: " + "  ".join(f"{i}: {s:.0f} %" for i, s in enumerate(shares))
-        )
-    rows += [
-        "seconds: " + _row(report["seconds"], report["seconds"]),
-        f"{report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
-        + _row(report["latency_ms"], report["latency_ms"]),
+    counts = [name for name in report if name.endswith(("sentences", "steps", "tokens", "calls"))]
+    shares = {
+        f"{accepted}:": f"{100 * count / report['steps']:.0f} %"
+        for accepted, count in enumerate(report["acceptance_histogram"] or ())
+        if count
+    }
+    rows = [
+        f"{_title(settings)}; {where}",
+        _row(report, counts),
+        _row(report, RATES),
+        f"accepted a step: {_row(shares, shares)}" if shares else "",
+        f"seconds: {_row(report['seconds'], report['seconds'])}",
+        _row(report, ["tokens_per_second"]),
+        f"latency of a sentence, ms: {_row(report['latency_ms'], report['latency_ms'])}",
         *(f"by eager: {reason}" for reason in report["engine_fallbacks"]),
+        f"resumed after line {line}: figures are of what came after" if line else "",
     ]
-    if line:
-        rows.append(f"resumed after line {line}: figures are of what came after")
     if reason := report["not_by_ctranslate2"]:
         rows.append(f"by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:
@@ -124,32 +122,19 @@ def format_report(report: JsonObject) -> str:
 def _row(figures: JsonObject, names: Iterable[str]) -> str:
     """Return the figures that there are, with their names."""
     known = {name.replace("_", " "): figures[name] for name in names if figures[name] is not None}
-    return ", ".join(
-        f"{name} {value if isinstance(value, int) else f'{value:.3f}'}"
-        for name, value in known.items()
-    )
+    rounded = {n: f"{x:.3f}" if isinstance(x, float) else x for n, x in known.items()}
+    return ", ".join(f"{name} {value}" for name, value in rounded.items())
 
 
 def _title(settings: JsonObject) -> str:
     """Return the strategy and the most important of its settings."""
-    rule, controller, limits = (
-        choose_rule(settings["rule"]),
-        settings["controller"],
-        settings["limits"],
-    )
-    names = ("batch", "beam", "block_size", "target_prefix")
-    parts = [settings["strategy"]]
-    parts += [f"{name.replace('_', ' ')} {settings[name]}" for name in names if settings[name]]
-    if rule.draws:
-        parts.append(f"{rule} at temperature {limits['temperature']:g}")
-    if limits["repetition_penalty"] != 1:
-        parts.append(f"repetition penalty {limits['repetition_penalty']:g}")
-    if controller is not None:
+    names = ("batch", "beam", "block_size", "target_prefix", "drafts")
+    parts = [f"{name.replace('_', ' ')} {settings[name]}" for name in names if settings[name]]
+    parts = [settings["strategy"], *parts, str(choose_rule(settings["rule"]))]
+    if controller := settings["controller"]:
         real = CONTROLLERS[controller["controller"]].real
-        parts += [] if rule.draws else [str(rule)]
-        parts += [f"drafts: {settings['drafts']}", controller["controller"]]
+        parts.append(controller["controller"] if real else "oracle, which is no real decoder")
         parts += [f"{controller['tree_nodes']} nodes"] if "tree_nodes" in controller else []
-        parts += [] if real else ["not a real decoder"]
     return ", ".join(parts)
 
 

@@ -166,9 +166,8 @@ class Translator:
         """Return a line ready to be decoded; if it is blank, its translation."""
         ids = self.codec.encode(line)
         if ids is None:
-            return Translation(
-                "", trace=SentenceTrace(line.text, "", []) if self.settings.trace else None
-            )
+            trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
+            return Translation("", trace=trace)
         text = self.settings.target_prefix if line.target_prefix is None else line.target_prefix
         try:
             prefix = self.codec.encode_prefix(text)

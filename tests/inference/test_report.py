@@ -95,7 +95,10 @@ def check(given: Any, reported: dict[str, Any], left_out: tuple[str, ...] = ()) 
 
 
 def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
-    found = report_of(settings, tmp_path, seed=5, warmup=2)["settings"]
+    report = report_of(settings, tmp_path, resumed_after=40, seed=5, warmup=2)
+    assert report["resumed_after_line"] == 40
+    assert "resumed after line 40: figures are of what came after" in format_report(report)
+    found = report["settings"]
     assert (found["seed"], found["warmup"], found["beam"]) == (5, 2, None)
     of_beams = ("beam", "nbest")
     unset = "data", *of_beams, "strategy", "drafts", "device", "rule", "controller"
@@ -106,12 +109,6 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     for option in option_fields(type(controller)).values():
         assert found["controller"][option.name] != option.default, option.name
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
-
-
-def test_a_resumed_run_says_so(settings: Settings, tmp_path: Path) -> None:
-    found = report_of(settings, tmp_path, resumed_after=40)
-    assert found["resumed_after_line"] == 40
-    assert "resumed after line 40: figures are of what came after" in format_report(found)
 
 
 def test_files_are_reported_by_name_and_content(settings: Settings, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1607,
-    "cli": 1089,
+    "cli": 1069,
     "criterions": 483,
     "data": 135,
     "decoding": 5330,
@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 1601,
     "files": 612,
     "host": 362,
-    "inference": 2077,
+    "inference": 2058,
     "jobs": 1555,
     "models": 1903,
     "tasks": 610,

@@ -138,7 +138,7 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
         timed[name] = run(ours, sources, args.repeats)
     tell(f"timing {COPY}")
     copy = load(args, strategy="specdec", drafts="copy")
-    if copy.settings.drafts_text:  # not where nothing has int8, or all is in int8
+    if copy.settings.draft_source:  # not where nothing has int8, or all is in int8
         timed[COPY] = run(copy, sources, args.repeats)
     return timed
 

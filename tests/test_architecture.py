@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1540,
-    "cli": 1264,
+    "cli": 1062,
     "criterions": 483,
     "data": 135,
     "decoding": 5314,
@@ -39,13 +39,13 @@ CEILINGS = {
     "evaluation": 1525,
     "files": 577,
     "host": 328,
-    "inference": 2370,
+    "inference": 2058,
     "jobs": 1314,
     "models": 1899,
-    "tasks": 710,
+    "tasks": 573,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 140
+MAX_FILES = 138
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

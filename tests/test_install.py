@@ -61,7 +61,7 @@ def test_commands_and_the_plugin_are_found_by_name(site: Path, tmp_path: Path) -
     done = run(tmp_path, "-c", script, "--user-dir", "specdec_plugins", path=site, status=2)
     assert int(done.stdout) >= 10
     assert done.stderr.splitlines()[-1].startswith(
-        "specdec-translate: --AR-path: give the verifier"
+        "specdec-translate: --strategy specdec: lacks a checkpoint"
     )
 
 

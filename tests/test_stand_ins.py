@@ -11,12 +11,13 @@ import torch
 from conftest import make_batch, make_task
 from drafters import make_causal
 from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
-from strict import assert_beam1, beam1
+from strict import assert_beam1, beam1, one_row
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.checkpoints import without_copies
 

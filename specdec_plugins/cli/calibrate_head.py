@@ -3,19 +3,19 @@
     scripts/calibrate_head.py SAVE_DIR/checkpoint_best.pt DRAFTER_DIR/acceptance_head.pt
 
 Prints AUROC, expected calibration error (ECE) and Brier score on the valid set, of the
-probabilities of single tokens and of survival (their running product). Data and models are those
-of the training, unless named again.
+probabilities of single tokens and of survival (their running product).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.plots import check_plotting
+from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import JsonObject, write_json
@@ -61,21 +61,16 @@ def main(argv: Sequence[str]) -> None:
             write_json(Path(args.json), results)
         if args.plot:
             calibration.plot_reliability(calibrated, args.plot, args.output)
-    put(table(results))
+    put("".join(f"{line}\n" for line in table(results)))
     put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
 
 
-def table(results: JsonObject) -> str:
-    """Return the metrics of tokens and of survival, and of survival by slot."""
+def table(results: JsonObject) -> Iterator[str]:
+    """Yield a table of the metrics of tokens and of survival, and of survival by slot."""
     stages = ("uncalibrated", "calibrated")
     rows = {f"{s} {name}": results[s][name] for s in stages for name in ("token", "survival")}
     slots = enumerate(results["calibrated"]["survival_by_slot"])
-    rows |= {f"  survival of slot {slot}": metrics for slot, metrics in slots}
-    text = (
-        f"{'':24}{'slots':>8}{'observed':>10}{'predicted':>10}{'AUROC':>8}{'ECE':>8}{'Brier':>8}\n"
-    )
-    for name, metrics in rows.items():
-        text += f"{name:24}{metrics['slots']:>8}"
-        text += f"{metrics['observed']:>10.4f}{metrics['predicted']:>10.4f}"
-        text += "".join(f"{metrics[key]:>8.4f}" for key in ("auroc", "ece", "brier")) + "\n"
-    return text
+    rows |= {f"survival of slot {slot}": metrics for slot, metrics in slots}
+    names = ("observed", "predicted", "auroc", "ece", "brier")
+    cells = ([n, str(row["slots"]), *(f"{row[k]:.4f}" for k in names)] for n, row in rows.items())
+    yield from markdown(("", "slots", *names), cells)

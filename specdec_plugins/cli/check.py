@@ -4,15 +4,11 @@
     specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
 VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text lines are
-made of the words of the source dictionary. Lines of a text are segmented by the files in the folder
-of the dictionaries (codes, a SentencePiece model, segmentation.json), else taken as they are.
-
-Each system, as specdec-evaluate names them, is compared with fairseq's stock search of beam 1 in
-its precision (float32, if that is int8), and with our AR loop if it has a target prefix or a
-repetition penalty, which stock search has not. For every line that differs the gap is computed: by
-how many nats the verifier, in float64, prefers one of the two tokens. In float64 rounding is too
-small to matter. The exit status is 0 if no line differed in float64, 1 if one did, 2 for every
-error.
+made of the words of the source dictionary. Each system, as specdec-evaluate names them, is compared
+with fairseq's stock search of beam 1 in its precision (float32, if that is int8). For every line
+that differs the gap is computed: by how many nats the verifier, in float64, prefers one of the two
+tokens. The exit status is 0 if no line differed in float64, where rounding is too small to matter,
+1 if one did, 2 for every error.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -60,7 +55,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--input-path", metavar="FILE", help="a text (default: lines are made)")
     add("--lines", metavar="N", type=positive, help=f"lines to decode (all; {MADE} that are made)")
-    add("--seed", metavar="N", type=int, default=1, help="of the lines that are made")
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
     add("--systems", metavar="SYSTEM", nargs="+", help="default: AR, and of a pair constant, tree")
     return parser.parse_args(argv)
@@ -70,87 +64,79 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
-    settings = Settings(
+    base = Settings(
         **pair_folder.verifier_settings(args.verifier, args.dictionaries),
         source_lang=args.source_lang,
         target_lang=args.target_lang,
         as_transformer=args.as_transformer,
+        strategy="AR",
         limits=LIMITS,
         beam=1,
         keep_bpe=True,
     )
-    # Words of the dictionary are segmented already.
-    used = settings if args.input_path else replace(settings, tokenizer=None, bpe=None)
-    judge = load_translator(replace(used, precision="float64", engine="eager"))
-    if args.input_path:
-        lines = [line for line in read_text(args.input_path, args.lines) if line.text.strip()]
-    else:
-        lines = made_lines(judge, args)
-    put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
-    encoders = ", ".join(filter(None, (settings.tokenizer, settings.bpe)))
-    put(f"segmentation in {settings.data}: {encoders or 'none; text has to be segmented'}\n")
-    drafter = Path(settings.data) / pair_folder.DRAFTER
+    drafter = Path(base.data) / pair_folder.DRAFTER
     if args.verifier.is_dir() and drafter.is_file():
-        used = replace(used, path=str(drafter))
-    if compare(used, judge, lines, args):
+        base = replace(base, path=str(drafter))
+    if not args.input_path:  # words of the dictionary are segmented already
+        base = replace(base, tokenizer=None, bpe=None)
+    judge = load_translator(replace(base, precision="float64", engine="eager"))
+    lines = read_text(args.input_path, args.lines) if args.input_path else made_lines(judge, args)
+    put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
+    if compare(base, judge, [line for line in lines if line.text.strip()], args):
         put("In float64 lines differ: this verifier is not decoded as by fairseq; report it.\n")
         return 1
-    put(f"In float64 all lines are stock fairseq's. Next:\n{next_steps(settings, args)}")
+    words = ["specdec-translate", str(args.verifier)]
+    for name in ("dictionaries", "source_lang", "target_lang"):
+        if value := getattr(args, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    put(f"In float64 all lines are stock fairseq's. Next:\n  {shlex.join(words)} < FILE\n")
     return 0
 
 
 def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
     """Return lines of 3 to 25 random words, but none longer than the verifier takes."""
-    random, source = Random(args.seed), judge.codec.source
+    random, source = Random(1), judge.codec.source
     words, longest = source.symbols[source.nspecial :], judge.codec.longest - 1
     sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
     return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
 
 
 def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace) -> int:
-    """Print how each system differs from its reference, and how fast both are.
-
-    Returns:
-        the number of lines that differ in float64.
-    """
-    names = args.systems
-    if not names:
-        names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
-        if engine_name("auto", "float32", "cpu") != "eager":
-            names.append("AR@float32")
-        if base.path is not None:
-            names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
-    systems = [(name, parse_system(name, base).settings) for name in names]
-    rows, inexact = [], 0
-    speeds: dict[str, float] = {}
-
-    @cache
-    def reference(name: str) -> list[list[str]]:
-        """Decode by a reference that is named like a system."""
-        outputs, how, milliseconds = decoded(parse_system(name, base).settings, lines)
-        speeds[f"{name.partition('@')[0]}, {how}"] = milliseconds
-        return outputs
-
-    for (name, settings), batch in product(systems, args.batch):
+    """Print how each system differs from stock search, and how fast both are; return the number of
+    lines that differ in float64."""
+    systems = [parse_system(name, base) for name in args.systems or usual_systems(base)]
+    rows, references, inexact = [], {}, 0
+    for system, batch in product(systems, args.batch):
+        settings = system.settings
         outputs, how, milliseconds = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
-        penalty, prefix = settings.limits.repetition_penalty, settings.target_prefix
-        beside = f"fairseq@{precision},beam=1"
-        if penalty != 1 or prefix is not None:
-            beside = f"AR@{precision},engine=eager,repetition_penalty={penalty}"
-            beside += "" if prefix is None else f",target_prefix={prefix}"
-        compared = zip(lines, outputs, reference(beside), strict=True)
-        gaps = [gap(judge, line, a, b, penalty) for line, a, b in compared if a != b]
+        key = precision, settings.target_prefix, settings.limits
+        if key not in references:
+            here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
+            stock = parse_system(f"fairseq@{precision},beam=1", here).settings
+            references[key] = decoded(stock, lines)
+        compared = zip(lines, outputs, references[key][0], strict=True)
+        gaps = [gap(judge, line, a, b) for line, a, b in compared if a != b]
         inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
         close = [f"{max(gaps):.2g}", f"{median(gaps):.2g}"] if gaps else ["", ""]
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
-        rows.append([name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
+        rows.append([system.name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
+    for _, how, milliseconds in references.values():
+        rows.append(["fairseq", "1", how, "", "", "", f"{milliseconds:.1f}"])
     threads = counted(torch.get_num_threads(), "thread")
     put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
     heads = ("system", "batch", "by", "lines unlike", "largest gap", "median", "ms a line")
-    rows += [[name, "1", "", "", "", "", f"{ms:.1f}"] for name, ms in speeds.items()]
     put("".join(f"{line}\n" for line in markdown(heads, rows)))
     return inexact
+
+
+def usual_systems(base: Settings) -> list[str]:
+    names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
+    if engine_name("auto", "float32", "cpu") != "eager":
+        names.append("AR@float32")
+    if base.path is not None:
+        names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
+    return names
 
 
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, float]:
@@ -160,20 +146,3 @@ def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str
     outputs = decode(translator, lines)
     how = f"{translator.engine}, {translator.precision}"
     return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
-
-
-def next_steps(settings: Settings, args: argparse.Namespace) -> str:
-    """Return the next command for a verifier that translates as fairseq does."""
-    data, path = Path(settings.data), Path(str(settings.ar_path))
-    pair = path == data / pair_folder.VERIFIER and (data / pair_folder.DRAFTER).is_file()
-    known = pair_folder.pair_settings(data)
-    options: dict[str, object] = {}
-    if not pair or (settings.tokenizer, settings.bpe) != (known["tokenizer"], known["bpe"]):
-        options = {"AR-path": path, "tokenizer": settings.tokenizer}
-        options |= {"bpe": settings.bpe, **settings.encoder_options}
-    options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
-    words = ["specdec-translate", settings.data]
-    for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)] if value else []
-    drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/make-pair.md\n"
-    return f"  {shlex.join(words)} < FILE\n{drafter}"

@@ -5,17 +5,10 @@
 
 A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search), ctranslate2
 (greedy), AR (our loop without drafts), drafter (alone, unverified) or a controller. Keys are
-options of controllers and of acceptance, limits, and beam, block_size, engine, precision and
-drafter_precision; a value without a key is the precision, of CTranslate2 perhaps with other kernels
-(int8:avx512, int8:mkl, int8:unpacked). Other flags hold for all systems. {4,16} is your shell's.
-
-Each system has a process of its own, which waits while another is timed. A round is one run of each
-in an order of its own; ratios are taken within a round. Where output is drawn (--sampling), the
-round is the seed. The oracle is not a real decoder: it knows what will be accepted.
-
-FOLDER gets table.md, which is also printed, plots, sentences.jsonl (SpecDec++'s names and ours) and
-runs.jsonl. The same command goes on where it was stopped, and may add rounds, batch sizes and
-threads.
+options of controllers, acceptance, limits and engines; a value without a key is the precision.
+Other flags hold for all systems. Each has a process of its own, which waits while another is timed;
+ratios are taken within a round. FOLDER gets table.md, which is also printed, plots and records. The
+same command goes on where it was stopped, and may add rounds, batch sizes and threads.
 """
 
 from __future__ import annotations
@@ -38,24 +31,17 @@ from specdec_plugins.evaluation.table import results, sentence_records, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.inference import Translator, load_translator
-from specdec_plugins.inference.ctranslate2 import (
-    convert_verifier,
-    is_installed,
-    refuse_languages,
-)
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.ctranslate2 import convert_verifier, is_installed, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 
 PROG = program("evaluate.py")
-INTERRUPTED = "interrupted; finished runs are kept, the same command goes on"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(PROG, __doc__, argv)
-    # Flags of a single run take several values here.
-    parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
     add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="(AR tree)")
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
@@ -69,16 +55,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--warmup", type=int, metavar="N", default=16, help="lines decoded before, untimed (16)")
     add("--baseline", metavar="SYSTEM", help="compare with this one (AR, else the first)")
     add("--no-plots", action="store_true", help="do without matplotlib")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse(argv)
-    if args.reference and len(args.reference) != len(args.input_path):
+    args.reference = args.reference or [None] * len(args.input_path)
+    if len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
-    if len({*args.input_path}) != len(args.input_path):
-        parser.error("--input-path: give each text once")
     return args
 
 
-@command(PROG, INTERRUPTED)
+@command(PROG, "interrupted; finished runs are kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
@@ -91,25 +75,8 @@ def main(argv: Sequence[str]) -> None:
     baseline = args.baseline or (AR if AR in names else args.systems[0])
     if baseline not in names:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
-    drafts = any(system.settings.uses_drafter for system in systems)
-    # Models that cannot be used are refused before anything is written.
-    checked = base if drafts else parse_system(AR, base).settings
-    translator = load_translator(replace(checked, **PLAIN))
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-        references = args.reference or [None] * len(args.input_path)
-        experiment = Experiment(
-            systems=systems,
-            texts=[
-                Sentences.read(path, reference, args.lines, translator)
-                for path, reference in zip(args.input_path, references)
-            ],
-            rounds=args.rounds,
-            batches=tuple(dict.fromkeys(args.batch)),
-            threads=tuple(dict.fromkeys(args.threads)),
-            warmup=args.warmup,
-            model=_converted(translator, systems, Path(folder) / "model"),
-        )
-        del translator
+        experiment = prepare(args, base, systems, Path(folder) / "model")
         total = len(systems) * len(experiment.texts) * args.rounds
         total *= len(experiment.batches) * len(experiment.threads)
         # None hides the bar where there is no terminal.
@@ -130,15 +97,31 @@ def main(argv: Sequence[str]) -> None:
         put(text)
 
 
-def _converted(translator: Translator, systems: Sequence[System], folder: Path) -> Path | None:
-    """Return the folder of the verifier for CTranslate2, if that is a system."""
-    if all(system.compute_type is None for system in systems):
-        return None
-    if not is_installed():
-        raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
-    generator, codec = translator.generator, translator.codec
-    assert isinstance(generator, SpeculativeGenerator)
-    assert generator.model is not None
-    refuse_languages(codec.tokens)
-    convert_verifier(generator.model, codec.source, codec.target, folder)
-    return folder
+def prepare(
+    args: argparse.Namespace, base: Settings, systems: list[System], folder: Path
+) -> Experiment:
+    """Read the texts, and convert the verifier to ``folder`` if CTranslate2 is a system.
+
+    Models that cannot be used are refused here, before anything is written.
+    """
+    drafted = any(system.settings.draft_source == "drafter" for system in systems)
+    checked = base if drafted else parse_system(AR, base).settings
+    translator = load_translator(replace(checked, **PLAIN))
+    texts = zip(args.input_path, args.reference)
+    convert = any(system.compute_type is not None for system in systems)
+    if convert:
+        if not is_installed():
+            raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
+        generator, codec = translator.generator, translator.codec
+        assert isinstance(generator, SpeculativeGenerator)
+        refuse_languages(codec.tokens)
+        convert_verifier(generator.model, codec.source, codec.target, folder)
+    return Experiment(
+        systems=systems,
+        texts=[Sentences.read(*text, args.lines, translator) for text in texts],
+        rounds=args.rounds,
+        batches=tuple(dict.fromkeys(args.batch)),
+        threads=tuple(dict.fromkeys(args.threads)),
+        warmup=args.warmup,
+        model=folder if convert else None,
+    )

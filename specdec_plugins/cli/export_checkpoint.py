@@ -7,16 +7,13 @@ All commands that take a checkpoint take the new one.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lock import reserved
 
 PROG = program("export_checkpoint.py")
@@ -32,14 +29,12 @@ def main(argv: Sequence[str]) -> None:
     add("-s", "--source-lang", metavar="LANG", help="language to note in the checkpoint")
     add("-t", "--target-lang", metavar="LANG", help="language to note in the checkpoint")
     add("--dictionaries", metavar="DIR", help="folder of the dictionaries of its training")
-    add(
-        "--draft-vocabulary",
-        type=_count,
-        metavar="N",
-        help="of a drafter: draft only from the N tokens that --draft-text has most often, which "
-        "makes drafts quicker, and a rare token the verifier's own (needs --dictionaries; train "
-        "heads for the new file); or all: draft from all tokens again",
+    help = (
+        "of a drafter: draft only from the N tokens that --draft-text has most often, which makes "
+        "drafts quicker, and a rare token the verifier's own (needs --dictionaries; train heads "
+        "for the new file); or all: draft from all tokens again"
     )
+    add("--draft-vocabulary", metavar="N", help=help)
     text = "segmented text of the target language, best the verifier's output for training"
     add("--draft-text", metavar="FILE", help=text)
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
@@ -48,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     count, draft_text = args.draft_vocabulary, args.draft_text
     if (count not in (None, "all")) != (draft_text is not None):
-        raise InferenceError("--draft-vocabulary N, --draft-text: give both, or neither")
+        raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
     inputs = [("SOURCE", args.source), ("--draft-text", draft_text)]
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
@@ -57,15 +52,8 @@ def main(argv: Sequence[str]) -> None:
             args.source,
             args.target,
             Training((args.source_lang, args.target_lang), args.dictionaries),
-            (count, draft_text) if draft_text is not None else count,
+            count if draft_text is None else (int(count), draft_text),
             args.as_transformer,
             args.half,
         )
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
-
-
-def _count(value: str) -> int | Literal["all"]:
-    try:
-        return "all" if value == "all" else int(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{value}: must be a number of tokens, or all") from None

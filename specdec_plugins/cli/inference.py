@@ -3,19 +3,10 @@
     scripts/inference.py PAIR --input-path FILE --output-path FILE
     scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt < FILE
 
-PAIR is the folder of a pair: text is ordinary text on both sides. With --path or --AR-path it is
-DATA_DIR, which holds dict.{source,target}.txt. Where it holds codes, a SentencePiece model or
-segmentation.json, too, or with --tokenizer and --bpe, text is ordinary text; else, or with
---segmented, text is in tokens with `@@ ` markers, and put out without them.
-
-An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
-warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every
-line is written as soon as it is known, in input order: a run that was stopped leaves complete
-lines, and goes on with --resume; OUTPUT.resume lies beside them until all are written and records
-the settings. At batch 1 every line is answered at once; at a larger batch, 64 batches of lines are
-read ahead and sorted by length, unless the input is typed.
-
-Times are those of decoding alone: no loading, no text work.
+Text is ordinary text if PAIR or DATA_DIR has codes, a SentencePiece model or segmentation.json, or
+with --tokenizer and --bpe; else, or with --segmented, it is in tokens with `@@ ` markers, and put
+out without them. Every line is written as soon as it is known, in input order: a run that was
+stopped leaves complete lines, and goes on with --resume. Times are those of decoding alone.
 """
 
 from __future__ import annotations
@@ -60,7 +51,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
     add("--trace", metavar="FILE", help="record every step: a JSON line a sentence (slower)")
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
 
 
@@ -80,30 +70,18 @@ def main(argv: Sequence[str]) -> None:
             lines.drafts = InputLines.open(settings.drafts_path, "--drafts")
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
-        about = describe_run(settings, args.seed, lines)
-        resume = Resume(output, about, args.resume)
+        resume = Resume(output, describe_run(settings, args.seed, lines), args.resume)
         translator = load_translator(settings)
-        if describe_run(settings, args.seed, lines) != about:
-            raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
             first = list(islice(lines, args.warmup))
             translator.warm_up(first)
             results = translator.translate(chain(first, lines), window, seed=args.seed)
-            if trace is not None:
-                trace.done = output.done
-            with output, trace or nullcontext():
-                resume.begin()
-                for result in progress(results, args, lines, output.done):
-                    if trace is not None and result.trace is not None:
-                        trace.write(result.trace.to_json())
-                    try:
-                        output.write(result.text)
-                    except BrokenPipeError as error:
-                        if not (args.trace or args.stats_json):
-                            raise
-                        cut = "--trace and --stats-json are cut off"
-                        raise InferenceError(f"standard output: its reader left; {cut}") from error
+            mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
+            # None hides the bar where there is no terminal.
+            bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
+            results = tqdm(results, initial=output.done, total=lines.total(), **bar)
+            _write(results, output, trace, resume)
             lines.check("; lines before are kept, go on with --resume" * output.resumable)
             if next(iter(lines.drafts or ()), None) is not None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
@@ -117,14 +95,18 @@ def main(argv: Sequence[str]) -> None:
             write_json(Path(args.stats_json), report)
 
 
-def progress(
-    results: Iterable[Translation], args: argparse.Namespace, lines: InputLines, done: int
-) -> Iterable[Translation]:
-    """Return a progress bar, if it is visible and does not mix with the output."""
-    hidden = args.no_progress_bar or lines.typed or not sys.stderr.isatty()
-    if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
-        return results
-    return tqdm(results, unit="line", initial=done, total=lines.total())
+def _write(
+    results: Iterable[Translation], output: OutputLines, trace: OutputLines | None, resume: Resume
+) -> None:
+    """Write each translation as soon as it is known, its trace first."""
+    if trace is not None:
+        trace.done = output.done
+    with output, trace or nullcontext():
+        resume.begin()
+        for result in results:
+            if trace is not None and result.trace is not None:
+                trace.write(result.trace.to_json())
+            output.write(result.text)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
 """Make a pair of your verifier: train a drafter for it, from text of its source language.
 
     specdec-make-pair VERIFIER SOURCES OUT --hours 4
-    specdec-make-pair VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
-        --sentencepiece-model FILE --updates 3000
 
 VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no
 references are needed. In the end OUT/pair is a folder that every command takes, and OUT/README.md
-its card. The verifier is checked and translates the text. A drafter sized from it learns to foresee
-what it wrote; held-out lines tell how well. Without --tokenizer and --bpe the text is segmented by
-what lies beside the dictionaries.
-
-If it was stopped, the same command goes on; with more --updates or --hours the training does. If it
-is interrupted (Ctrl-C) while it trains, it exports and measures the best drafter so far.
+its card. If it was stopped, the same command goes on; with more --updates or --hours the training
+does. If it is interrupted (Ctrl-C) while it trains, the best drafter so far is exported.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -39,11 +34,6 @@ from specdec_plugins.jobs.make_pair.text import check_enough
 
 PROG = program("make_pair.py")
 HOURS = 4.0
-MODULES = {
-    "specdec-translate": "inference",
-    "specdec-translate-corpus": "translate_corpus",
-    "specdec-tune": "tune",
-}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -69,8 +59,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     add_encoder_flags(parser)
     args = parser.parse_args(argv)
-    if args.hours is not None and not 0 < args.hours < 10**9:
-        parser.error(f"--hours {args.hours}: must be above 0")
     if separators := re.findall(r"[:,]|\$\{", str(args.out)):
         parser.error(f"OUT {args.out}: fairseq splits paths at {separators[0]!a}; name another")
     return args
@@ -83,17 +71,17 @@ def job_of(args: argparse.Namespace) -> PairJob:
     encoders = {name: getattr(args, name) for name in ENCODERS}
     if any(encoders.values()):
         known |= {**encoders, "encoder_options": encoder_options(args)}
-    languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    task = build_task(Settings(**known, **languages)).cfg
-    verifier = Settings(
+    settings = Settings(
         **known,
-        source_lang=task.source_lang,
-        target_lang=task.target_lang,
+        strategy="AR",
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
         as_transformer=args.as_transformer,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
     )
+    task = build_task(settings).cfg
     return PairJob(
-        verifier,
+        replace(settings, source_lang=task.source_lang, target_lang=task.target_lang),
         args.sources,
         args.out,
         run,
@@ -109,7 +97,9 @@ def job_of(args: argparse.Namespace) -> PairJob:
 def run(words: Command) -> str:
     """Run a command of this package in this process; return what it prints."""
     name, *arguments = map(str, words)
-    main = import_module(f"specdec_plugins.cli.{MODULES[name]}").main
+    module = name.removeprefix("specdec-").replace("-", "_")
+    module = "inference" if module == "translate" else module
+    main = import_module(f"specdec_plugins.cli.{module}").main
     with redirect_stdout(io.StringIO()) as printed:
         # Without the wrapper of commands: this command says why it failed.
         status = main.__wrapped__(arguments)

@@ -8,44 +8,27 @@ and ``--recipe FILE.yaml`` with those of a file. Flags win over it.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command, program
-from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError, explained
+from specdec_plugins.files.errors import InferenceError, UsageError, explained
 from specdec_plugins.files.lock import LOCK, locked
-from specdec_plugins.files.output import LARGEST
 
 PROG = program("train.py")
-logger = logging.getLogger(PROG)
-
 TASK = "translation_specdec"
 PACKAGE = Path(specdec_plugins.__path__[0])
 """The folder as it was imported: by another of its names fairseq would import it once more."""
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 """The project's own recipes, in a clone of it."""
-CHOICES = {
-    "task": "--task",
-    "model": "--arch",
-    "criterion": "--criterion",
-    "optimizer": "--optimizer",
-    "lr_scheduler": "--lr-scheduler",
-}
-"""Flags that choose the kind of a group's settings."""
-MISSING = "???"
-Groups = dict[str, dict[str, object]]
 
 
 @command(PROG, logs=False)
@@ -90,71 +73,40 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml"))) or "none here"
         raise UsageError(f"--recipe {name}: no such recipe ({names}); or give a file, NAME.yaml")
-    flags = list(_flags(path, _read(path), rest))
-    off = {_opposite(flag) for flag in flags} & {*rest}
-    return [
-        *(flag for flag in flags if _opposite(flag) not in off),
-        *(argument for argument in rest if argument not in off),
-    ]
-
-
-def flag_of(field: str) -> str:
-    """Return fairseq's flag for a field of a configuration."""
-    return "--" + field.replace("_", "-")
-
-
-def _read(path: Path) -> Groups:
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST).decode()
-        groups = yaml.safe_load(text)
-        for group, settings in groups.items():
-            for field, value in settings.items():
-                # Deep values are no flags; and names for parts of them could make them endless.
-                items = value if isinstance(value, list) else [value]
-                if any(isinstance(item, (dict, list)) for item in items):
-                    raise UsageError(f"{path}: {group}.{field}: no flag says this; give a value")
-        plain: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    except (OSError, ValueError, RecursionError, AttributeError, yaml.YAMLError) as error:
-        if isinstance(error, UsageError):
-            raise
-        fault = " ".join(str(error).split())
-        raise UsageError(f"{path}: is no recipe of fairseq-hydra-train ({fault})") from error
-    return plain
-
-
-def _flags(path: Path, groups: Groups, argv: Sequence[str]) -> Iterator[str]:
-    """Yield a recipe's flags, without groups whose kind ``argv`` chooses anew."""
-    flags = {
-        (group, field): flag_of(field) if field != "_name" else CHOICES.get(group, flag_of(group))
-        for group, settings in groups.items()
-        for field, value in settings.items()
-        if not isinstance(value, bool)
+        flags = list(_recipe_flags(path, rest))
+    except Exception as error:  # of YAML, OmegaConf, or because the file holds something else
+        raise UsageError(
+            f"{path}: is no recipe of fairseq-hydra-train, or a value that it refers to is missing "
+            f"here ({one_line(error)})"
+        ) from error
+    opposites = {
+        "--" + flag[5:] if flag.startswith("--no-") else "--no-" + flag[2:]: flag for flag in flags
     }
-    values = known(argv, {*flags.values()})[0]
+    off = opposites.keys() & {*rest}
+    flags = [flag for flag in flags if flag not in {opposites[switch] for switch in off}]
+    return flags + [argument for argument in rest if argument not in off]
+
+
+def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
+    """Yield a recipe's settings as flags; references in it follow the flags of ``argv``."""
+    groups: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     kinds = {group: settings.get("_name") for group, settings in groups.items()}
+    flags = {}
+    for group, settings in groups.items():
+        for field in settings:
+            named = ("arch" if group == "model" else group) if field == "_name" else field
+            flags[group, field] = "--" + named.replace("_", "-")
+    valued = {flag for (group, field), flag in flags.items() if groups[group][field] is not True}
+    values, _ = known(argv, valued)
     for (group, field), flag in flags.items():
-        if (value := values[flag[2:].replace("-", "_")]) is not None:
-            groups[group][field] = value  # references to it follow
-    try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
-    except OmegaConfBaseException as error:
-        fault = str(error).partition("\n")[0]
-        remedy = "mend it"
-        if isinstance(error, InterpolationToMissingValueError):
-            remedy = f"give {flag_of(fault.rpartition('.')[2])}"
-        raise UsageError(f"{path}: {error.full_key}: {fault}; {remedy}") from error
-    for group, settings in resolved.items():
-        for field, value in settings.items() if settings.get("_name") == kinds[group] else ():
-            flag = flags.get((group, field), flag_of(field))
-            if value is False:
-                raise UsageError(f"{path}: {group}.{field} is false: no flag says so; leave it out")
-            if value not in (MISSING, None):
-                yield flag if value is True else f"{flag}={value}"
-
-
-def _opposite(flag: str) -> str:
-    return "--" + flag[5:] if flag.startswith("--no-") else "--no-" + flag[2:]
+        if (value := values.get(flag[2:].replace("-", "_"))) is not None:
+            groups[group][field] = value
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
+    for (group, field), flag in flags.items():
+        value = resolved[group][field]
+        if resolved[group].get("_name") == kinds[group] and value not in ("???", None):
+            yield flag if value is True else f"{flag}={value}"
 
 
 @contextmanager
@@ -165,24 +117,14 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
     others are known by ``--distributed-rank``, or by the variables of torchrun and Slurm.
     """
     values, _ = known(argv, ["--save-dir", "--distributed-rank"])
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-    if (values["distributed_rank"] or rank) != "0" or {"-h", "--help", "--no-save"} & {*argv}:
-        yield
-        return
-    folder = Path(values["save_dir"] or "checkpoints")
-    output = f"--save-dir {folder}"
+    rank = values["distributed_rank"] or os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
     with ExitStack() as held:
-        with explained(f"{output}: cannot be written to", "name a folder of yours"):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.callback(_remove_if_empty, folder)
-            held.enter_context(locked(output, folder / LOCK))
+        if rank in (None, "0") and not {"-h", "--help", "--no-save"} & {*argv}:
+            folder = Path(values["save_dir"] or "checkpoints")
+            with explained(f"--save-dir {folder}: cannot be written to", "name another folder"):
+                folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(f"--save-dir {folder}", folder / LOCK))
         yield
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Leave nothing of a training that was refused."""
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def train(argv: Sequence[str]) -> None:
@@ -204,24 +146,3 @@ def train(argv: Sequence[str]) -> None:
         if str(error).startswith("--"):
             raise UsageError(str(error)) from error
         raise  # of no flag: where it came from is of use
-    except Exception as error:
-        # fairseq says that something does not fit, and not what.
-        if not str(error).startswith("Cannot load model parameters from checkpoint"):
-            raise
-        reason = changed_options(argv) or one_line(error.__context__ or error)
-        raise CheckpointError(
-            f"{one_line(error)} ({reason}); give another --save-dir to begin anew"
-        ) from error
-
-
-def changed_options(argv: Sequence[str]) -> str:
-    """Return the options of a model that are not those of the one in ``--save-dir``."""
-    from fairseq import options
-
-    try:
-        args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
-        saved = vars(load_state(Path(args["save_dir"]) / "checkpoint_last.pt")["cfg"]["model"])
-    except (RuntimeError, KeyError, SystemExit):  # no such file, or flags that fairseq refuses
-        return ""
-    differ = [name for name in saved if name in args and args[name] != saved[name]]
-    return ", ".join(f"{flag_of(name)} {args[name]}: it has {saved[name]}" for name in differ)

@@ -2,18 +2,11 @@
 
     specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
-The output folder gets a file of the same name for every input file, line for line. It is written
-shard by shard, a shard being --shard-lines lines of a file. With --drafts FOLDER its files of the
-same names are the drafts. A worker that dies is replaced. A run that was stopped goes on where it
-was by the same command; with other input, models or settings it refuses. PAIR and the other flags
-are those of inference.py.
-
-Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
-is not UTF-8 is refused before anything is translated. Links to files are followed; hidden files,
-links to folders, pipes and the like are passed over and named.
-
-Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
-uses that cluster, whose machines must see the models, the input and the output by the same paths.
+The output folder gets a file of the same name for every input file, line for line. With --drafts
+FOLDER its files of the same names are the drafts. A worker that dies is replaced. A run that was
+stopped goes on where it was by the same command; with other input, models or settings it refuses.
+PAIR and the other flags are those of inference.py. Hidden files and special ones are passed over
+and named. Needs Ray: pip install 'specdec-plugins[ray]'. With RAY_ADDRESS it uses that cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +50,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--workers", metavar="N", type=positive, default=1, help="processes, one a GPU if any (1)")
     add("--threads", metavar="N", type=positive, default=1, help="CPUs of each worker (1)")
     add("--shard-lines", metavar="N", type=positive, default=1000, help="lines of a shard (1000)")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
 
 
@@ -84,18 +76,13 @@ def main(argv: Sequence[str]) -> None:
     with work_folder(args.output_path, args.output_path / FOLDER / "job.json", about):
         shards = pending(corpus, args.output_path)
         before = total - count_lines(shards)
+        pool = args.seed, args.workers, args.threads
         hidden = args.no_progress_bar or None  # also where there is no terminal
         with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
-            if shards:
-                for count in translate_shards(
-                    shards, settings, args.seed, args.workers, args.threads
-                ):
-                    bar.update(count)
+            for count in translate_shards(shards, settings, *pool) if shards else ():
+                bar.update(count)
         finish(corpus, args.output_path)
     if not args.quiet:
         seconds = time.monotonic() - start
-        tell(
-            f"{total} lines of {len(corpus)} files: {total - before} translated in {seconds:.1f} s "
-            f"by {args.workers} workers, {before} were there already"
-            + (f"; {len(passed_over)} passed over" if passed_over else "")
-        )
+        done = f"{total - before} of {total} lines of {len(corpus)} files translated"
+        tell(f"{done} in {seconds:.1f} s by {args.workers} workers, {before} were there already")

@@ -1,19 +1,13 @@
 """Find the fastest mode of decoding with a pair here, and store it for `--controller auto`.
 
-    specdec-tune PAIR
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
-It tries AR by our loop, AR by CTranslate2 where that is installed, and trees of 4, 6, 8, 12 and 16
-tokens; with strict acceptance, where an engine has int8, also trees with drafts in int8 and drafts
-that an int8 copy of the verifier writes. After each round
-the slower half is dropped, until three are left. Loading, in which models are compiled or
-converted, is timed apart.
-
-The table is stored for this pair, machine, number of threads, precision, acceptance rule and these
-versions. With strict acceptance `--controller auto`, the default, takes the fastest mode of the
-batch size from then on, and `--strategy AR` the faster backend. Relaxed and sampled output never
-follow it: they would depend on timings. --check FILE times all modes on other texts, in seven
-rounds, beside the fastest one. The other flags are those of specdec-translate.
+It tries AR by our loop and by CTranslate2, trees of several sizes, and with strict acceptance
+drafts in int8, as far as that is installed; after each round the slower half is dropped, until
+three are left. The table is stored for this pair, machine, number of threads, precision, rule and
+these versions. With strict acceptance `--controller auto`, the default, takes the fastest mode of
+the batch size from then on, and `--strategy AR` the faster backend. --check FILE times the chosen
+mode on other texts beside the fastest one. The other flags are those of specdec-translate.
 """
 
 from __future__ import annotations
@@ -40,23 +34,20 @@ from specdec_plugins.machine import choose_threads, processor_name
 PROG = program("tune.py")
 CTRANSLATED = Mode(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
-SHOWN = {
-    *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet"),
-    *("batch", "input_path", "check", "no_progress_bar"),
-}
+SHOWN = (
+    *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch"),
+    "no_progress_bar",
+)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(PROG, __doc__, argv, SHOWN)
-    # A flag of a single run takes several values here.
-    parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
     size = "sentences at a time (1)"
     add("--batch", metavar="N", type=positive, nargs="+", default=[1], help=size)
     add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
     add("--check", metavar="FILE", nargs="+", default=[], help="texts to try the best mode on")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
 
 
@@ -64,21 +55,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)
-    options = args.strategy, args.controller, args.ar_backend, args.drafts
-    if options != ("specdec", "auto", "auto", None):
-        raise ValueError(
-            "--strategy, --controller, --AR-backend, --drafts: tuning chooses them; leave them out"
-        )
     sizes = list(dict.fromkeys(args.batch))
-    settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))
-    if torch.device(settings.device).type != "cpu":
-        raise ValueError(
-            "tuning is for CPUs, where it depends on the machine what pays; give --cpu"
-        )
+    # On a CPU it depends on the machine what pays.
+    single = {"batch": sizes[0], "cpu": True}
+    settings = make_settings(argparse.Namespace(**{**vars(args), **single}))
     choose_threads()
-    key = describe(settings, torch.get_num_threads())
-    threads = counted(torch.get_num_threads(), "thread")
-    text = f"{processor_name()}, {threads}, {settings.precision}, {settings.rule}\n"
+    threads = torch.get_num_threads()
+    text = f"{processor_name()}, {counted(threads, 'thread')}, {settings.precision}, "
+    text += f"{settings.rule}\n"
     # None hides it where there is no terminal.
     with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 
@@ -99,11 +83,10 @@ def main(argv: Sequence[str]) -> None:
             timed = trial.run(size, drawn, CHECK_ROUNDS, (GREEDY, CTRANSLATED, mode))
             text += _table(f"{Path(path).name}, batch {size}", mode, timed)
     loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
+    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    stored = save_table(Table(describe(settings, threads), made, batches))
     if not args.quiet:
         put(f"{text}\nSeconds to load, compile and convert: {loaded}.\n")
-    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    stored = save_table(Table(key, made, batches))
-    if not args.quiet:
         put(f"Stored for --controller auto in {stored}.\n")
 
 

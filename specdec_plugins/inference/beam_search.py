@@ -14,6 +14,8 @@ from torch import Tensor
 from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 from specdec_plugins.inference.settings import Settings
 
@@ -25,8 +27,9 @@ class BeamSearchGenerator:
     latency is that of its batch, since stock fairseq returns a batch as a whole.
     """
 
-    def __init__(self, generator: SequenceGenerator) -> None:
+    def __init__(self, generator: SequenceGenerator, precision: str = "float32") -> None:
         self.generator = generator
+        self.engines = Engines.both(EagerEngine(precision))
         self.positions = int(generator.model.max_decoder_positions())
         self.statistics = DecodingStatistics()
         generator.model = _MeasuredEnsemble(list(generator.model.models), self)
@@ -44,22 +47,28 @@ class BeamSearchGenerator:
             models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token
         )
         wait_for(sample["net_input"]["src_tokens"].device)
-        elapsed = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self.generator.pad).sum(1).tolist()
             for row, length in zip(hypotheses, lengths, strict=True):
                 for hypothesis in row:
                     # The maximum length may cut the prefix.
                     hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
-        statistics = self.statistics
-        statistics.total_seconds += elapsed
-        statistics.sentences += len(hypotheses)
-        statistics.latencies.extend([elapsed] * len(hypotheses))
-        forced = sum(row[0].get("forced", 0) for row in hypotheses)
-        statistics.forced_tokens += forced
-        statistics.committed_tokens += sum(len(row[0]["tokens"]) for row in hypotheses) - forced
-        statistics.acceptance_histogram = [statistics.steps]
+        count_batch(self.statistics, hypotheses, seconds)
         return hypotheses
+
+
+def count_batch(
+    statistics: DecodingStatistics, hypotheses: list[list[Hypothesis]], seconds: float
+) -> None:
+    """Count a batch that was decoded as a whole; steps and calls are counted already."""
+    forced = sum(row[0].get("forced", 0) for row in hypotheses)
+    statistics.total_seconds += seconds
+    statistics.sentences += len(hypotheses)
+    statistics.latencies.extend([seconds] * len(hypotheses))
+    statistics.forced_tokens += forced
+    statistics.committed_tokens += sum(len(row[0]["tokens"]) for row in hypotheses) - forced
+    statistics.acceptance_histogram = [statistics.steps]
 
 
 class _MeasuredEnsemble(EnsembleModel):
@@ -90,14 +99,7 @@ def build_beam_search(
     """Return stock beam search, prepared as fairseq-generate prepares it."""
     limits = settings.limits
     options = Namespace(
-        beam=settings.beam,
-        max_len_a=limits.max_len_a,
-        max_len_b=limits.max_len_b,
-        min_len=limits.min_len,
-        unkpen=limits.unkpen,
-        temperature=limits.temperature,
-        lenpen=limits.lenpen,
-        unnormalized=not limits.normalize_scores,
+        **vars(limits), beam=settings.beam, unnormalized=not limits.normalize_scores
     )
     verifier.prepare_for_inference_(Namespace(generation=options))
-    return BeamSearchGenerator(task.build_generator([verifier], options))
+    return BeamSearchGenerator(task.build_generator([verifier], options), settings.precision)

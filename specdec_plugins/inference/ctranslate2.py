@@ -27,17 +27,17 @@ from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.warm_up import made_up
 from specdec_plugins.files.errors import ConversionError
 from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.inference.beam_search import count_batch
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
 if TYPE_CHECKING:
     from ctranslate2 import Translator
+    from ctranslate2.specs import TransformerSpec
 
 logger = logging.getLogger(__name__)
 
 CHECKED = 8
 """Made-up sentences on which a converted model is checked."""
-TRIED = 16
-"""Tokens of the made-up sentence, EOS included, by which the number of threads is chosen."""
 TOLERATED = 1e-3
 """Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
 
@@ -83,22 +83,24 @@ class CTranslate2Generator:
         limits: GenerationLimits,
         precision: str,
         device: str = "cpu",
-        rows: int = 1,
     ) -> None:
-        """Load the model.
+        """Convert the model, check it, and open it in a precision on a device.
 
         Args:
             verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
             dictionaries: the source's and the target's.
-            rows: sentences of a batch, for which the number of threads is chosen.
         """
         self.positions = int(verifier.max_decoder_positions())
         self.statistics = DecodingStatistics()
-        self._source, self._target = dictionaries
-        self._model, self.threads = load_model(verifier, dictionaries, precision, device, rows)
-        self.precision = precision
-        self.fallbacks: list[str] = []
-        self._limits = limits
+        self.precision, self.fallbacks = precision, list[str]()
+        self._limits, (self._source, self._target) = limits, dictionaries
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+            path = Path(folder) / "model"
+            convert_verifier(verifier, *dictionaries, path)
+            _check(_open(path, "float32", "cpu"), verifier, *dictionaries)
+            self._model = _open(path, precision, device)
+        logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
 
     def generate(
         self,
@@ -108,11 +110,8 @@ class CTranslate2Generator:
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
-        if prefix_tokens is not None or bos_token is not None:
-            raise ValueError(
-                f"target_prefix: lines have their own, and {CTRANSLATE2} decodes; load the "
-                'translator with Settings(ar_backend="ours")'
-            )
+        if prefix_tokens is not None:
+            raise ValueError(f'target_prefix: {CTRANSLATE2} has none; give ar_backend="ours"')
         start = time.perf_counter()
         lengths = sample["net_input"]["src_lengths"].tolist()
         rows = zip(sample["net_input"]["src_tokens"], lengths, strict=True)
@@ -129,82 +128,19 @@ class CTranslate2Generator:
         hypotheses: list[list[Hypothesis]] = []
         for result, limit in zip(results, longest, strict=True):
             ids = [self._target.index(symbol) for symbol in result.hypotheses[0][:limit]]
-            ids.append(self._target.eos())
-            tokens, count = torch.tensor(ids), len(ids)
+            tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
             hypotheses.append([{"tokens": tokens, "steps": count, "accepted": [0] * count}])
-        seconds = time.perf_counter() - start
-        log, count = self.statistics, sum(row[0]["steps"] for row in hypotheses)
-        log.sentences += len(hypotheses)
-        log.total_seconds += seconds
-        log.latencies.extend([seconds] * len(hypotheses))
-        log.committed_tokens += count
-        log.steps += count  # a step is a token, as in our AR
-        log.verifier_calls += count
-        log.acceptance_histogram = [log.steps]
+            self.statistics.steps += count  # a step is a token, as in our AR
+            self.statistics.verifier_calls += count
+        count_batch(self.statistics, hypotheses, time.perf_counter() - start)
         return hypotheses
 
 
-def load_model(
-    verifier: TransformerModelBase,
-    dictionaries: tuple[Dictionary, Dictionary],
-    precision: str,
-    device: str,
-    rows: int,
-) -> tuple[Translator, int]:
-    """Return a ``ctranslate2.Translator``, and its number of threads.
-
-    ``rows``: sentences of the batches to come, by which threads are tried.
-    """
-    source, target = dictionaries
-    longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
-    ids = made_up(source, 1, min(TRIED, longest))["net_input"]["src_tokens"][0]
-    batch = [symbols(source, ids[:-1])] * rows
-    begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-        convert_verifier(verifier, source, target, Path(folder) / "model")
-        parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
-    _check(_open(parts, "float32", "cpu", 1), verifier, source, target)
-    logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
-    return _open_fastest(parts, precision, device, batch)
-
-
-def _open_fastest(
-    parts: dict[str, bytes], precision: str, device: str, batch: list[list[str]]
-) -> tuple[Translator, int]:
-    """Open a model with one thread or with torch's number, whichever decodes a batch faster.
-
-    On a virtual machine two threads can take several times as long as one.
-    """
-    counts = sorted({1, torch.get_num_threads()}) if device == "cpu" else [1]
-    models = [_open(parts, precision, device, count) for count in counts]
-    if len(models) == 1:
-        return models[0], counts[0]
-    length = {"min_decoding_length": len(batch[0]), "max_decoding_length": len(batch[0])}
-
-    def seconds(model: Translator) -> float:
-        begin = time.perf_counter()
-        model.translate_batch(batch, beam_size=1, **length)
-        return time.perf_counter() - begin
-
-    # The first trial is a warm-up.
-    trials = [[seconds(model) for model in models] for _ in range(4)][1:]
-    shortest = [min(taken) for taken in zip(*trials)]
-    best = shortest.index(min(shortest))
-    return models[best], counts[best]
-
-
-def _open(parts: dict[str, bytes], precision: str, device: str, threads: int) -> Translator:
-    """Open a model from the contents of its files, by name."""
+def _open(path: Path, precision: str, device: str) -> Translator:
     import ctranslate2
 
-    return ctranslate2.Translator(
-        "verifier",
-        device=device,
-        compute_type=precision,
-        inter_threads=1,
-        intra_threads=threads,
-        files=parts,
-    )
+    threads = {"inter_threads": 1, "intra_threads": torch.get_num_threads()}
+    return ctranslate2.Translator(str(path), device=device, compute_type=precision, **threads)
 
 
 def _check(
@@ -245,31 +181,11 @@ def convert_verifier(
         folder: is made; must not be there.
     """
     from ctranslate2.converters import fairseq as converter
-    from ctranslate2.specs import TransformerSpec, transformer_spec
 
-    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
     try:
-        activation = converter._SUPPORTED_ACTIVATIONS[cfg.activation_fn]
-        spec = TransformerSpec(
-            transformer_spec.TransformerEncoderSpec(
-                len(encoder.layers),
-                cfg.encoder.attention_heads,
-                pre_norm=cfg.encoder.normalize_before,
-                activation=activation,
-                layernorm_embedding=encoder.layernorm_embedding is not None,
-            ),
-            transformer_spec.TransformerDecoderSpec(
-                len(decoder.layers),
-                cfg.decoder.attention_heads,
-                pre_norm=cfg.decoder.normalize_before,
-                activation=activation,
-                no_final_norm=decoder.layer_norm is None,
-                layernorm_embedding=decoder.layernorm_embedding is not None,
-                project_in_out=decoder.project_in_dim is not None,
-            ),
-        )
-        converter.set_transformer_encoder(spec.encoder, encoder)
-        converter.set_transformer_decoder(spec.decoder, decoder)
+        spec = _transformer_spec(verifier)
+        converter.set_transformer_encoder(spec.encoder, verifier.encoder)
+        converter.set_transformer_decoder(spec.decoder, verifier.decoder)
         spec.register_source_vocabulary(list(source.symbols))
         spec.register_target_vocabulary(list(target.symbols))
         # fairseq's sources end with EOS, and its targets begin with it.
@@ -282,3 +198,29 @@ def convert_verifier(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         # An unknown activation, no positions, and so on.
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error
+
+
+def _transformer_spec(verifier: TransformerModelBase) -> TransformerSpec:
+    from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs import TransformerSpec, transformer_spec
+
+    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
+    activation = converter._SUPPORTED_ACTIVATIONS[cfg.activation_fn]
+    return TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(
+            len(encoder.layers),
+            cfg.encoder.attention_heads,
+            pre_norm=cfg.encoder.normalize_before,
+            activation=activation,
+            layernorm_embedding=encoder.layernorm_embedding is not None,
+        ),
+        transformer_spec.TransformerDecoderSpec(
+            len(decoder.layers),
+            cfg.decoder.attention_heads,
+            pre_norm=cfg.decoder.normalize_before,
+            activation=activation,
+            no_final_norm=decoder.layer_norm is None,
+            layernorm_embedding=decoder.layernorm_embedding is not None,
+            project_in_out=decoder.project_in_dim is not None,
+        ),
+    )

@@ -17,7 +17,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULES, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
@@ -35,29 +35,17 @@ from specdec_plugins.inference.settings import Settings
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
 DRAFT_FLAGS = ("strategy", "drafts", "block_size")
-OUTPUT_FLAGS = ("keep_bpe",)
 SPELLED = {
     "ar_backend": ["--AR-backend"],
     "source_lang": ["-s", "--source-lang"],
     "target_lang": ["-t", "--target-lang"],
 }
 """Flags that are not spelled as their settings."""
-SHOWN = {
-    *("help", "data", "path", "AR_path", "source_lang", "target_lang"),
-    *(
-        "batch",
-        "segmented",
-        "strategy",
-        "drafts",
-        "controller",
-        "block_size",
-        "beta",
-        "tau",
-        "sampling",
-    ),
-    *ENGINE_FLAGS,
-    *("cpu", "keep_bpe", "quiet"),
-}
+SHOWN = (
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
+    *(*DRAFT_FLAGS, "controller", "beta", "tau", "sampling", *ENGINE_FLAGS, "cpu"),
+    *("keep_bpe", "quiet", "no_progress_bar"),
+)
 """Shared flags that ``--help`` explains; it names all others."""
 NOT_OF_TEXT = (
     ("model_overrides", "--model-overrides", "{}"),
@@ -67,10 +55,10 @@ NOT_OF_TEXT = (
 """Flags that change the output of fairseq's own commands and are not honoured, as ``REFUSED``."""
 FAIRSEQ = (
     "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
-    "--unkpen, --temperature, --nbest, --seed, --fp16, --bf16, --user-dir, --tokenizer, --bpe ..."
+    "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16, "
+    "--fp64 are short for a --precision"
 )
-WRAPPED: dict[str, Any] = {"width": 96, "subsequent_indent": "    ", "break_on_hyphens": False}
-PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+PRECISION_FLAGS = {"--fp16": "float16", "--bf16": "bfloat16", "--fp64": "float64"}
 
 
 class TranslationParser(Parser):
@@ -95,73 +83,73 @@ class TranslationParser(Parser):
             if not args.user_dir.exists():
                 self.error(f"--user-dir {args.user_dir}: no such folder")
             utils.import_user_module(Namespace(user_dir=str(args.user_dir)))
-        self._shown = shown
-        self.group = self.add_argument_group("what to translate")
+        # A flag of a single run may take several values of a command.
+        self.group = self.add_argument_group("what to translate", conflict_handler="resolve")
         self.drafts = self.add_argument_group("how much to draft")
         self.engine = self.add_argument_group("what runs it")
         self.output = self.add_argument_group("output")
-        self._add_translation_flags()
-        self._named = {action.dest for action in self._actions} - {*shown}
+        self._add_flags()
+        self._hidden = {action.dest for action in self._actions} - {*shown}
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """Parse a command line."""
-        ours = {action.dest for action in self._actions}
+        explained = {action.dest for action in self._actions} - self._hidden
+        for group in (self.group, self.drafts, self.engine, self.output):
+            also = [a.option_strings[-1] for a in group._group_actions if a.dest in self._hidden]
+            group.description = _filled(f"also: {', '.join(also)}") if also else None
         # Last of all: fairseq leaves out those of its flags that are there already.
         options.add_generation_args(self)
         add_encoder_flags(self)
-        group = self.add_argument_group("fairseq", fill(FAIRSEQ, **WRAPPED))
+        group = self.add_argument_group("fairseq", _filled(FAIRSEQ))
         group.add_argument("--task", help="any: the task is always our own")
         gen_parser_from_dataclass(group, CommonConfig())
         options.add_dataset_args(self, gen=True)
-        for group in (self.group, self.drafts, self.engine, self.output):
-            hidden = [a.option_strings[-1] for a in group._group_actions if a.dest in self._named]
-            group.description = fill(f"also: {', '.join(hidden)}", **WRAPPED) if hidden else None
         for action in self._actions:
-            if action.dest not in (ours - self._named) | {*self._shown}:
+            if action.dest not in explained:
                 action.help = argparse.SUPPRESS
         args = self.parse_args(argv)
         args.encoder_options = encoder_options(args)
         return args
 
-    def _add_translation_flags(self) -> None:
+    def _add_flags(self) -> None:
         add = self.group.add_argument
-        add(
-            "data",
-            metavar="PAIR",
-            help="a pair's folder, or a verifier's checkpoint; with --path or --AR-path the folder "
-            "of dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text",
+        text = (
+            "a pair's folder, or a verifier's checkpoint; with --path or --AR-path the folder of "
+            "dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text"
         )
-        add(
-            "--dictionaries",
-            metavar="DIR",
-            type=Path,
-            help="the folder of a verifier's dictionaries (that of the checkpoint)",
-        )
-        add(
-            "--path",
-            metavar="FILE",
-            help="drafter checkpoint, or drafter.pt:verifier.pt; not needed for AR and fairseq",
-        )
+        add("data", metavar="PAIR", help=text)
+        text = "the folder of a verifier's dictionaries (that of the checkpoint)"
+        add("--dictionaries", metavar="DIR", type=Path, help=text)
+        text = "drafter checkpoint, or drafter.pt:verifier.pt; not needed for AR and fairseq"
+        add("--path", metavar="FILE", help=text)
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
         text = "text is in tokens, whatever lies in the folder"
         add("--segmented", action="store_true", help=text)
         self.engine.add_argument("--cpu", action="store_true", help="leave a GPU alone")
-        self.engine.add_argument("--fp64", action="store_true", help="--precision float64")
         self.output.add_argument("--quiet", action="store_true", help="print no report")
-        names = {*ENGINE_FLAGS, *DRAFT_FLAGS, *OUTPUT_FLAGS}
-        add_flags(self.group, Settings, option_fields(Settings).keys() - names)
-        add_flags(self.drafts, Settings, DRAFT_FLAGS)
-        add_flags(self.engine, Settings, ENGINE_FLAGS)
-        add_flags(self.output, Settings, OUTPUT_FLAGS)
+        text = "no progress bar on a terminal"
+        self.output.add_argument("--no-progress-bar", action="store_true", help=text)
+        others = option_fields(Settings).keys() - {*ENGINE_FLAGS, *DRAFT_FLAGS, "keep_bpe"}
+        _add_options(self.group, Settings, others)
+        _add_options(self.drafts, Settings, DRAFT_FLAGS)
+        _add_options(self.engine, Settings, ENGINE_FLAGS)
+        hidden: dict[str, Any] = {"action": "store_const", "help": argparse.SUPPRESS}
+        for flag, precision in PRECISION_FLAGS.items():
+            self.engine.add_argument(flag, dest="precision", const=precision, **hidden)
+        _add_options(self.output, Settings, ["keep_bpe"])
         helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
         self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)
         seen: set[str] = set()
         for owner in (*RULES, GenerationLimits, *CONTROLLERS.values()):
-            add_flags(self.drafts, owner, option_fields(owner).keys() - seen)
+            _add_options(self.drafts, owner, option_fields(owner).keys() - seen)
             seen |= option_fields(owner).keys()
 
 
-def add_flags(group: argparse._ArgumentGroup, owner: type, names: Collection[str]) -> None:
+def _filled(text: str) -> str:
+    return fill(text, width=96, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _add_options(group: argparse._ArgumentGroup, owner: type, names: Collection[str]) -> None:
     """Add the options of a dataclass that have a help and are in ``names``."""
     kinds = option_types(owner)
     for name, declared in option_fields(owner).items():
@@ -190,33 +178,26 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
 
 def encoder_options(args: Namespace) -> JsonObject:
     """Return the options of a command line's tokenizer and BPE, under fairseq's names."""
-    options = {}
-    for name in ENCODERS:
-        config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
-        for key in vars(config()) if config is not None else ():
-            if hasattr(args, key):
-                options[key] = getattr(args, key)
-    return options
+    kinds = (REGISTRIES[name]["dataclass_registry"].get(getattr(args, name)) for name in ENCODERS)
+    names = [name for kind in kinds if kind is not None for name in vars(kind())]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
-    flags = {name: getattr(args, name) for name in ENCODERS}
-    folder = folder_of_pair(Path(args.data))
-    if Path(args.data).is_file():
-        settings = verifier_settings(Path(args.data), args.dictionaries)
-        del settings["strategy"]
-    elif args.path or args.AR_path or not (folder / VERIFIER).is_file():
+    chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
+    data = Path(args.data)
+    if data.is_file():
+        settings = verifier_settings(data, args.dictionaries)
+    elif args.path or args.AR_path or not (folder_of_pair(data) / VERIFIER).is_file():
         path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
         settings = {"data": args.data, "path": path, "ar_path": verifier}
-        if not any(flags.values()):
-            settings |= segmentation_beside(Path(args.data))
+        settings |= {} if chosen else segmentation_beside(data)
     else:
-        settings = pair_settings(folder)
+        settings = pair_settings(data)
     if args.segmented:
         settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **args.encoder_options}
-    chosen = {name: encoder for name, encoder in flags.items() if encoder is not None}
     return {**settings, **chosen, "encoder_options": options}
 
 
@@ -227,18 +208,12 @@ def make_settings(args: Namespace) -> Settings:
             raise ValueError(
                 f"{flag} {value}: is not supported here; fairseq's own commands have it"
             )
-    precisions = [name for flag, name in PRECISION_FLAGS.items() if getattr(args, flag)]
-    if len({*precisions, args.precision} - {"float32"}) > 1:
-        raise ValueError("--precision, --fp16, --bf16, --fp64: give one of them")
-    rule = choose_rule(args)
     limits = {name: getattr(args, name) for name in option_fields(GenerationLimits)}
     settings = {name: getattr(args, name) for name in option_fields(Settings)}
-    settings |= {**_models_and_text(args), "precision": next(iter(precisions), args.precision)}
     return Settings(
-        **settings,
+        **{**settings, **_models_and_text(args)},
         post_process=args.post_process,
-        # Beam search accepts nothing; Settings refuses that it draws.
-        rule=StrictRule() if args.strategy == "fairseq" and not rule.draws else rule,
+        rule=choose_rule(args),
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq.data import Dictionary
+import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
@@ -33,7 +31,7 @@ from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
-from specdec_plugins.inference.beam_search import BeamSearchGenerator, build_beam_search
+from specdec_plugins.inference.beam_search import build_beam_search
 from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
 from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
@@ -48,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 COPY_ROWS = 4
 """The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md)."""
+Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
+"""Verifier, drafter and acceptance head, as far as a strategy uses them."""
 
 
 def load_translator(settings: Settings | str | Path) -> Translator:
@@ -66,138 +66,124 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
     settings = _with_text_controller(settings)
-    if settings.by_ctranslate2 and (reason := obstacle(settings)):
-        return _by_our_loop(settings, reason)
+    if not settings.by_ctranslate2:
+        return _load(settings)
+    try:
+        if reason := obstacle(settings):
+            raise ConversionError(reason)
+        return _load(settings)
+    except (ConversionError, OSError) as error:
+        logger.warning("--AR-backend %s: %s; our own loop decodes", CTRANSLATE2, error)
+        translator = _load(replace(settings, ar_backend="ours"))
+        translator.not_by_ctranslate2 = str(error)
+        return translator
+
+
+def _load(settings: Settings) -> Translator:
     task = build_task(settings)
     languages = task.cfg.source_lang, task.cfg.target_lang
     settings = replace(settings, source_lang=languages[0], target_lang=languages[1])
-    segmenters = build_segmenters(settings, languages)
-    stock = settings.strategy == "fairseq"
-    name = "eager" if stock or settings.by_ctranslate2 else settings.engine
-    precision = "float32" if settings.by_ctranslate2 else settings.precision
-    drafter_precision = settings.drafter_precision if settings.uses_drafter else None
-    engines = choose_engines(name, precision, drafter_precision, settings.device)
-    verifier, drafter, head = _load_models(settings, task, engines.verifier)
-    if drafter is not None and settings.strategy == "specdec":
-        rule, engine = settings.rule, engines.verifier
-        controller = recommended(settings.controller, drafter, rule, engine)
-        settings = replace(settings, controller=controller)
-    readers = [model.encoder for model in (verifier, drafter) if model is not None]
-    positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
+    engines = _choose_engines(settings)
+    models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
+    block_size = (settings.block_size or LONGEST) if settings.draft_source else None
+    if drafter is not None:
+        block_size = checked_block_size(drafter, settings.block_size)
+        if settings.strategy == "specdec":
+            about = drafter, settings.rule, engines.verifier
+            settings = replace(settings, controller=recommended(settings.controller, *about))
+    encoders = [model.encoder for model in (verifier, drafter) if model is not None]
     # A drafter without the verifier whose encoder it needs is refused below.
+    positions = (int(encoder.max_positions()) for encoder in encoders if encoder is not None)
     longest = min(positions, default=1)
     dictionaries = task.source_dictionary, task.target_dictionary
+    segmenters = build_segmenters(settings, languages)
     codec = TextCodec(*dictionaries, longest, segmenters, task.language_tokens)
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
-    try:
-        generator = _build_generator(settings, task, engines, verifier, drafter, head)
-    except (ConversionError, OSError) as error:
-        if not settings.by_ctranslate2:
-            raise
-        return _by_our_loop(settings, str(error))
+    generator = _build_generator(settings, task, engines, models)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
     give_back()
     if isinstance(generator, SpeculativeGenerator):
-        # Of scores that are not numbers the first line tells.
-        with suppress(AssertionError, IndexError, RuntimeError):
-            seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
-            logger.info("%s: warmed up in %.1f s", engines.name, seconds)
-    block_size = settings.block_size or LONGEST if settings.drafts_text else None
-    if drafter is not None:
-        block_size = checked_block_size(drafter, settings.block_size)
-    runner: CTranslate2Generator | Engines = engines
-    if not isinstance(generator, BeamSearchGenerator):
-        runner = generator if isinstance(generator, CTranslate2Generator) else generator.engines
-    return Translator(settings, generator, codec, runner, block_size)
+        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
+        logger.info("%s: warmed up in %.1f s", engines.name, seconds)
+    return Translator(settings, generator, codec, block_size)
 
 
 def _with_text_controller(settings: Settings) -> Settings:
     """Return the settings with the controller that ``auto`` stands for where drafts are texts."""
-    controller, copied = settings.controller, settings.draft_kind == "copy"
-    if not settings.drafts_text:
+    if settings.draft_source in (None, "drafter"):
         return settings
-    if copied and not is_installed(
-        engine_name(settings.copy_engine, settings.copy_precision, settings.device)
-    ):
-        logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
-        return replace(settings, controller=NoDrafts())
-    if not isinstance(controller, Auto):
+    controller, is_auto = settings.controller, isinstance(settings.controller, Auto)
+    none = replace(settings, controller=NoDrafts())
+    if settings.draft_source == "copy":
+        engine, precision = _copy_engine(settings)
+        if not is_installed(engine_name(engine, precision, settings.device)):
+            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
+            return none
+        large = settings.device == "cpu" and settings.batch > COPY_ROWS
+        if is_auto and (large or precision == settings.precision):
+            return none
+    if not is_auto:
         return settings
-    large = settings.device == "cpu" and settings.batch > COPY_ROWS
-    if copied and (large or settings.copy_precision == settings.precision):
-        return replace(settings, controller=NoDrafts())
     constant = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
     return replace(settings, controller=constant)
 
 
-def _by_our_loop(settings: Settings, reason: str) -> Translator:
-    """Load our own loop in place of CTranslate2."""
-    logger.warning("--AR-backend %s: %s; our own loop decodes", CTRANSLATE2, reason)
-    translator = load_translator(replace(settings, ar_backend="ours"))
-    translator.not_by_ctranslate2 = reason
-    return translator
+def _copy_engine(settings: Settings) -> tuple[str, str]:
+    """Return the engine and the precision of a copy that writes drafts."""
+    on_gpu = torch.device(settings.device).type == "cuda"
+    precision = settings.drafter_precision or ("float16" if on_gpu else "int8")
+    has_none = precision == "int8" and settings.engine == "eager"
+    return "auto" if has_none else settings.engine, precision
+
+
+def _choose_engines(settings: Settings) -> Engines:
+    name, precision = settings.engine, settings.precision
+    if settings.by_ctranslate2:  # which takes the model as PyTorch has it
+        name, precision = "eager", "float32"
+    elif settings.strategy == "fairseq":
+        name = "eager"
+    drafter_precision = settings.drafter_precision if settings.draft_source == "drafter" else None
+    return choose_engines(name, precision, drafter_precision, settings.device)
 
 
 def build_task(settings: Settings) -> TranslationSpecdecTask:
     """Return the task that lends languages and dictionaries to both models."""
-    languages = _languages(settings)
-    dictionaries = [_load_dictionary(settings, language, languages) for language in languages]
+    source, target = settings.source_lang, settings.target_lang
+    checkpoint = str(settings.ar_path or settings.path)
+    if not (source and target):
+        saved = load_state(checkpoint, as_transformer=True)["cfg"]["task"]
+        # fairseq-train saves only languages of its command line, and else infers them like this.
+        inferred = infer_language_pair(settings.data)
+        source = source or getattr(saved, "source_lang", None) or inferred[0]
+        target = target or getattr(saved, "target_lang", None) or inferred[1]
+    if not source or not target:
+        raise InferenceError(
+            f"{checkpoint}: does not name its languages; give --source-lang and --target-lang"
+        )
+    dictionaries = []
+    for path in (Path(settings.data, f"dict.{language}.txt") for language in (source, target)):
+        if not path.is_file():
+            raise InferenceError(f"{path}: no such file; name its folder by --dictionaries")
+        try:
+            dictionaries.append(TranslationSpecdecTask.load_dictionary(str(path)))
+        except Exception as error:  # fairseq raises bare exceptions of several kinds
+            raise InferenceError(f"{path}: is no fairseq dictionary ({one_line(error)})") from error
     cfg = TranslationSpecdecConfig(
         data=settings.data,
-        source_lang=languages[0],
-        target_lang=languages[1],
+        source_lang=source,
+        target_lang=target,
         as_transformer=settings.as_transformer,
     )
     return TranslationSpecdecTask(cfg, *dictionaries)
 
 
-def _languages(settings: Settings) -> tuple[str, str]:
-    """Return source and target: the settings', else a model's, else those of the folder's files."""
-    source, target, known = settings.source_lang, settings.target_lang, ""
-    for path in (settings.ar_path, settings.path if settings.uses_drafter else None):
-        if path and not (source and target):
-            state = load_state(path, as_transformer=True)
-            saved = state["cfg"]["task"]
-            if state["multilingual"] is not None:
-                known = f", which are two of {state['multilingual'].known}"
-            source = source or getattr(saved, "source_lang", None)
-            target = target or getattr(saved, "target_lang", None)
-    # fairseq-train saves only languages from its command line, and else infers them in this way.
-    inferred = infer_language_pair(settings.data)
-    source, target = source or inferred[0], target or inferred[1]
-    if not source or not target:
-        raise InferenceError(
-            f"{settings.ar_path or settings.path}: does not name its languages; give "
-            f"--source-lang and --target-lang{known}"
-        )
-    return source, target
-
-
-def _load_dictionary(settings: Settings, language: str, languages: tuple[str, str]) -> Dictionary:
-    path = os.path.join(settings.data, f"dict.{language}.txt")
-    if not os.path.isfile(path):
-        multilingual = load_state(str(settings.ar_path or settings.path), True)["multilingual"]
-        if multilingual is not None:
-            multilingual.check(languages)  # a language that the model lacks has no dictionary
-        names = " and ".join(f"dict.{name}.txt" for name in languages)
-        raise InferenceError(f"{path}: no such file; its folder must hold {names}")
-    try:
-        return TranslationSpecdecTask.load_dictionary(path)
-    except Exception as error:  # fairseq raises bare exceptions of several kinds
-        raise InferenceError(f"{path}: is no fairseq dictionary ({one_line(error)})") from error
-
-
-def _load_models(
-    settings: Settings, task: TranslationSpecdecTask, engine: Engine
-) -> tuple[TransformerModelBase | None, Drafter | None, Head | None]:
-    """Return verifier, drafter and acceptance head, as far as the strategy uses them."""
+def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engine) -> Models:
     verifier, drafter, head = None, None, None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
-    if settings.uses_drafter:
-        assert settings.path is not None
-        drafter = load_drafter(settings.path, task)
+    if settings.draft_source == "drafter":
+        drafter = load_drafter(str(settings.path), task)
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
@@ -213,27 +199,20 @@ def _load_models(
 
 
 def _build_generator(
-    settings: Settings,
-    task: TranslationSpecdecTask,
-    engines: Engines,
-    verifier: TransformerModelBase | None,
-    drafter: Drafter | None,
-    head: Head | None,
+    settings: Settings, task: TranslationSpecdecTask, engines: Engines, models: Models
 ) -> Generator:
+    verifier, drafter, head = models
     target, limits, size = task.target_dictionary, settings.limits, settings.block_size
     if settings.strategy == "fairseq":
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
-        assert verifier is not None
         refuse_languages(task.language_tokens)
-        words, rows = (task.source_dictionary, target), settings.batch
-        return CTranslate2Generator(verifier, words, limits, settings.precision, rows=rows)
+        dictionaries = task.source_dictionary, target
+        return CTranslate2Generator(verifier, dictionaries, limits, settings.precision)
     if settings.strategy == "drafter":
         assert drafter is not None
         return build_drafter_alone(drafter, verifier, target, size, limits, engines)
-    if settings.drafts_text:
-        generator = _build_text_generator(settings, task, engines.verifier, verifier)
-    else:
+    if settings.draft_source in (None, "drafter"):
         generator = build_generator(
             verifier,
             drafter,
@@ -245,6 +224,8 @@ def _build_generator(
             head=head,
             engines=engines,
         )
+    else:
+        generator = _build_text_generator(settings, task, engines.verifier, verifier)
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
@@ -254,19 +235,17 @@ def _build_text_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
     engine: Engine,
-    verifier: TransformerModelBase | None,
+    verifier: TransformerModelBase,
 ) -> SpeculativeGenerator:
     """Return a generator whose drafts are texts, which a copy of the verifier may write."""
-    assert verifier is not None
     source, target = task.source_dictionary, task.target_dictionary
     drafter: TextDrafter | CopyDrafter
-    if settings.draft_kind == "copy":
-        name, precision = settings.copy_engine, settings.copy_precision
-        copy_engine = choose_engine(name, precision, settings.device)
+    if settings.draft_source == "copy":
+        copied = choose_engine(*_copy_engine(settings), settings.device)
         model = verifier
-        if copy_engine.dtype != engine.dtype:
-            model = deepcopy(verifier).to(copy_engine.dtype)
-        copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copy_engine)
+        if copied.dtype != engine.dtype:
+            model = deepcopy(verifier).to(copied.dtype)
+        copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copied)
         drafter = CopyDrafter(copy)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]

@@ -12,7 +12,6 @@ VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
 """Tokenizer, BPE and their options by fairseq's names; files stand beside it."""
 ENCODERS = ("tokenizer", "bpe")
-WORDS = {"tokenizer": "moses", "bpe": "subword_nmt"}
 IN_FOLDER: dict[str, tuple[str, ...]] = {
     "bpe_codes": ("codes", "code", "bpecodes"),
     "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
@@ -24,13 +23,12 @@ FILES = (*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe
 
 def files_in_folder(folder: str) -> dict[str, str]:
     """Return the paths of codes and models of segmentation in a folder, by fairseq's option."""
-    paths = {}
     models = [path.name for path in Path(folder).glob("*.model")]
+    only = {"sentencepiece_model": models if len(models) == 1 else []}
+    paths = {}
     for option, names in IN_FOLDER.items():
-        if option == "sentencepiece_model" and len(models) == 1:
-            names = (*names, models[0])
-        files = filter(os.path.isfile, (os.path.join(folder, name) for name in names))
-        if (path := next(files, None)) is not None:
+        files = (os.path.join(folder, name) for name in (*names, *only.get(option, ())))
+        if (path := next(filter(os.path.isfile, files), None)) is not None:
             paths[option] = path
     return paths
 
@@ -51,19 +49,15 @@ def segmentation_beside(folder: Path) -> JsonObject:
     if file.is_file():
         return _read(file)
     if "bpe_codes" in files:
-        return dict(WORDS)
+        return {"tokenizer": "moses", "bpe": "subword_nmt"}
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
 def pair_settings(folder: Path) -> JsonObject:
     """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE."""
     folder = folder_of_pair(folder)
-    return {
-        "data": str(folder),
-        "ar_path": str(folder / VERIFIER),
-        "path": str(folder / DRAFTER),
-        **(segmentation_beside(folder) or WORDS),
-    }
+    models = {"ar_path": str(folder / VERIFIER), "path": str(folder / DRAFTER)}
+    return {"data": str(folder), **models, **segmentation_beside(folder)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
@@ -76,15 +70,7 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     """
     path = folder_of_pair(verifier) / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent
-    if not data.is_dir() and not dictionaries:
-        raise InferenceError(f"{path}: no such file; check the path")
-    if path.is_file() and not any(data.glob("dict.*.txt")):
-        raise InferenceError(
-            f"{data}: holds no dict.*.txt; name the folder of the verifier's dictionaries by "
-            "--dictionaries"
-        )
-    models = {"data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}
-    return {**segmentation_beside(data), **models}
+    return {"data": str(data), "ar_path": str(path), **segmentation_beside(data)}
 
 
 def _read(file: Path) -> JsonObject:

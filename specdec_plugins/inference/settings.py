@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
@@ -16,16 +13,15 @@ from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.engine_options import PRECISION, EngineOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import check_options, option
-from specdec_plugins.engines.choice import PRECISIONS, check_drafter, engine_name
+from specdec_plugins.engines.choice import PRECISIONS, check_drafter
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import pair_settings
 
-STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
+STRATEGIES = (*TRACED, "fairseq", "drafter")
 CHAINS = ("auto", "constant", "heuristic", "confidence")
 """Controllers of drafts that are texts."""
 CTRANSLATE2 = "ctranslate2"
-AR_BACKENDS = ("auto", "ours", CTRANSLATE2)
 
 PLAIN: JsonObject = {
     "device": "cpu",
@@ -56,7 +52,7 @@ class Settings(EngineOptions):
         "auto",
         "what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); auto (what "
         "specdec-tune found to be faster, else ours)",
-        choices=AR_BACKENDS,
+        choices=("auto", "ours", CTRANSLATE2),
     )
     batch: int = option(1, "sentences at a time (1)", 1)
     beam: int = option(5, "for --strategy fairseq (5)", 1)
@@ -97,38 +93,33 @@ class Settings(EngineOptions):
     def __post_init__(self) -> None:
         check_options(self)
         strategy, penalty = self.strategy, self.limits.repetition_penalty
-        stock_or_alone = strategy in ("fairseq", "drafter")
+        controller, drafts = self.controller.name, self.draft_source
+        stock_or_alone = strategy not in TRACED
         refused = {
-            f"--controller {self.controller.name}": strategy != "specdec"
-            and self.controller.name not in ("auto", "constant"),
+            f"--controller {controller}": strategy != "specdec"
+            and controller not in ("auto", "constant"),
             "--sampling": stock_or_alone and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
-            "--trace": self.trace and strategy not in TRACED,
-            f"--controller {self.controller.name} --drafts {self.draft_kind}": self.drafts_text
-            and self.controller.name not in CHAINS,
+            "--trace": self.trace and stock_or_alone,
+            f"--controller {controller} --drafts {drafts}": drafts not in (None, "drafter")
+            and controller not in CHAINS,
             f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
         }
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: cannot be had with --strategy {strategy}")
-        if self.uses_drafter and not self.path:
+        if (drafts == "drafter" and not self.path) or (strategy != "drafter" and not self.ar_path):
             raise ValueError(
-                f"--path: give the drafter's checkpoint (or a pair's folder and no --AR-path); "
-                f"--strategy {strategy} needs one"
-            )
-        if strategy != "drafter" and not self.ar_path:
-            raise ValueError(
-                f"--AR-path: give the verifier's checkpoint, or a pair's folder or a checkpoint as "
-                f"PAIR; --strategy {strategy} needs a verifier"
+                f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
+                "the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
         engine = "eager" if strategy == "fairseq" else self.engine
-        engine_name(engine, self.precision, self.device)  # or a refusal
-        if self.uses_drafter:
-            check_drafter(engine, self.precision, self.drafter_precision, self.device)
+        drafter_precision = self.drafter_precision if drafts == "drafter" else None
+        check_drafter(engine, self.precision, drafter_precision, self.device)
 
     @classmethod
-    def of_model(cls, folder: Path, **options: Any) -> Settings:
+    def of_model(cls, folder: Path, **options: object) -> Settings:
         """Return the settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and
         ordinary text; ``options`` win over the folder's.
 
@@ -148,43 +139,25 @@ class Settings(EngineOptions):
         }
 
     @property
-    def uses_drafter(self) -> bool:
-        """True if a trained drafter is needed."""
-        drafts = self.strategy == "specdec" and self.controller.drafts and not self.drafts_text
-        return self.strategy == "drafter" or drafts
-
-    @property
-    def drafts_text(self) -> bool:
-        """True if drafts are texts, which a copy of the verifier may write."""
-        drafts = self.strategy == "specdec" and self.controller.drafts
-        return drafts and self.draft_kind != "drafter"
-
-    @property
-    def draft_kind(self) -> str:
-        """The source of drafts: ``drafter``, ``copy``, ``source``, ``texts`` or their file."""
+    def draft_source(self) -> str | None:
+        """The source of drafts: ``drafter``, ``copy``, ``source``, ``texts`` or a file; or None."""
+        if self.strategy == "drafter":
+            return "drafter"
+        if self.strategy != "specdec" or not self.controller.drafts:
+            return None
         return self.drafts or ("drafter" if self.path else "copy")
 
     @property
     def drafts_path(self) -> str | None:
         """The file of drafts, the folder of them, or ``texts``; None if drafts are no such."""
-        return self.drafts if self.drafts_text and self.drafts not in ("copy", "source") else None
-
-    @property
-    def copy_precision(self) -> str:
-        """The precision of a copy that writes drafts."""
-        gpu = torch.device(self.device).type == "cuda"
-        return self.drafter_precision or ("float16" if gpu else "int8")
-
-    @property
-    def copy_engine(self) -> str:
-        """The engine of that copy: eager has no int8."""
-        return "auto" if self.copy_precision == "int8" and self.engine == "eager" else self.engine
+        drafts = self.draft_source
+        return None if drafts in ("drafter", "copy", "source") else drafts
 
     @property
     def by_ctranslate2(self) -> bool:
         """True if CTranslate2 is to decode, if it can."""
-        decodes = self.strategy in TRACED and not (self.uses_drafter or self.drafts_text)
-        return decodes and self.ar_backend == CTRANSLATE2
+        greedy = self.strategy in TRACED and self.draft_source is None
+        return greedy and self.ar_backend == CTRANSLATE2
 
     @property
     def window(self) -> int:

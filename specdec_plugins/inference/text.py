@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 from fairseq.data import Dictionary, encoders
-from fairseq.data.data_utils import post_process
 from fairseq.registry import REGISTRIES
 from fairseq.tokenizer import tokenize_line
 from omegaconf import MISSING
@@ -26,26 +25,19 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.pair_folder import IN_FOLDER, files_in_folder
+from specdec_plugins.inference.pair_folder import files_in_folder
 from specdec_plugins.inference.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 LINE_ENDS = re.compile(r"[\r\n]+")
-CHARACTERS = 8
-"""Characters that are segmented at first for each position of the encoder."""
 
 
 class Segmenter(Protocol):
     """One of fairseq's tokenizers or BPEs."""
 
-    def encode(self, x: str) -> str:
-        """Return words, or pieces of them, with blanks between."""
-        ...
-
-    def decode(self, x: str) -> str:
-        """Return the text again."""
-        ...
+    def encode(self, x: str) -> str: ...
+    def decode(self, x: str) -> str: ...
 
 
 class Segmenters(NamedTuple):
@@ -81,10 +73,6 @@ class TextCodec:
             segmenters: tokenizer and BPE.
             tokens: languages, which are in the dictionaries, but not in texts.
         """
-        try:
-            post_process("", segmenters.markers)
-        except NotImplementedError:
-            raise ValueError(f"--post-process {segmenters.markers}: not known to fairseq") from None
         self.source, self.target, self.tokens = source, target, tokens
         self.longest = longest - tokens.before_source
         self.segmenters = segmenters
@@ -92,11 +80,7 @@ class TextCodec:
 
     def encode(self, line: Line) -> Tensor | None:
         """Return ``(tokens,)`` ids with EOS and the language; None for a line without words."""
-        text = LINE_ENDS.sub(" ", line.text).strip()
-        if not text:
-            return None
-        segmented, whole = self._segment_beginning(text)
-        ids: Tensor = self.source.encode_line(segmented, add_if_not_exist=False).long()
+        ids = self._ids(self.source, line.text)
         ids = ids[ids != self.source.pad()]
         words = ids[:-1]
         if len(words) == 0:
@@ -110,30 +94,23 @@ class TextCodec:
                 line.number,
             )
         if len(ids) > self.longest:
-            logger.warning(
-                "line %d: %s%d tokens are more than the encoder has positions for; cut to the "
-                "first %d",
-                line.number,
-                "" if whole else "at least ",
-                len(words),
-                self.longest - 1,
-            )
+            fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
+            logger.warning(fault, line.number, len(words), self.longest - 1)
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
         return self.tokens.of_source(ids)
 
-    def _segment_beginning(self, text: str) -> tuple[str, bool]:
-        """Return as much of a text, in tokens, as is needed, and whether it is all.
+    def _ids(self, dictionary: Dictionary, text: str) -> Tensor:
+        """Return ``(tokens,)`` ids of a text, EOS included."""
+        segmented = self.segment(LINE_ENDS.sub(" ", text).strip())
+        ids: Tensor = dictionary.encode_line(segmented, add_if_not_exist=False)
+        return ids.long()
 
-        A beginning suffices if it makes twice as many tokens as the encoder has positions for: the
-        first half are then the whole text's, unless a single word is longer than that.
-        """
-        size = CHARACTERS * self.longest
-        while size < len(text):
-            segmented = self.segment(text[:size])
-            if len(segmented.split()) >= 2 * self.longest:
-                return segmented, False
-            size *= 2
-        return self.segment(text), True
+    def segment(self, text: str) -> str:
+        """Return the tokens of a text, with blanks between."""
+        for segmenter in self.segmenters[:2]:
+            if segmenter is not None:
+                text = segmenter.encode(text)
+        return text
 
     def encode_prefix(self, text: str | None) -> Tensor:
         """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language."""
@@ -152,16 +129,8 @@ class TextCodec:
 
     def encode_draft(self, text: str) -> Tensor:
         """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble."""
-        segmented = self.segment(LINE_ENDS.sub(" ", text).strip())
-        ids: Tensor = self.target.encode_line(segmented, add_if_not_exist=False).long()
+        ids = self._ids(self.target, text)
         return torch.cat([ids.new_tensor(self.tokens.forced), ids])
-
-    def segment(self, text: str) -> str:
-        """Return the tokens of a text, with blanks between."""
-        for segmenter in self.segmenters[:2]:
-            if segmenter is not None:
-                text = segmenter.encode(text)
-        return text
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
@@ -202,9 +171,7 @@ def _check_files(kind: str, options: Namespace) -> None:
     name = getattr(options, kind)
     form = REGISTRIES[kind]["dataclass_registry"].get(name)
     for field in fields(form) if form else ():
-        if field.default == MISSING and getattr(options, field.name, None) is None:
-            file = IN_FOLDER.get(field.name, ("its file",))[0]
+        value = getattr(options, field.name, None) or field.default
+        if value == MISSING or "://" in str(value):
             flag = f"--{field.name.replace('_', '-')}"
-            raise InferenceError(f"--{kind} {name}: give {flag}, or {file} beside the dictionaries")
-        if "://" in str(getattr(options, field.name, field.default)):
-            raise InferenceError(f"--{kind} {name}: {field.name} is an address; give a file of it")
+            raise InferenceError(f"--{kind} {name}: give a file by {flag}, or beside dictionaries")

@@ -20,8 +20,6 @@ from specdec_plugins.files.lines import STANDARD, OutputLines
 
 PAD = "<pad>"
 """fairseq's symbol, in every dictionary."""
-Bar = tuple[int, int, int]
-"""A length or slot, the number of its steps, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +78,15 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
     """Yield the sentences of a trace file.
 
     Raises:
-        InferenceError: a file that cannot be read or holds no sentence, or a line that is none.
+        InferenceError: a file that cannot be read, or a line that is no sentence.
     """
-    number = 0
     with explained(f"{path}: cannot be read", "check the path"), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield SentenceTrace.from_json(line)
             except ValueError as error:
-                remedy = "write the trace anew"
-                if not line.endswith(b"\n"):
-                    remedy = "the run that wrote it was stopped: go on with its --resume"
+                remedy = "go on with the --resume of the run that wrote it, or write it anew"
                 raise InferenceError(f"{path}, line {number}: {error}; {remedy}") from error
-    if not number:
-        raise InferenceError(f"{path}: holds no sentence; write it with inference.py --trace")
 
 
 @dataclass
@@ -106,13 +99,11 @@ class TraceTotals:
     blank_lines: int = 0
     """Lines without words, which no step was taken for."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """Steps by acceptance length: committed tokens, bonus token included."""
+    """Steps by acceptance length."""
     reached: Counter[int] = field(default_factory=Counter)
     """Steps by slot (0 is the first) that reached it: see :func:`reached_slots`."""
     accepted: Counter[int] = field(default_factory=Counter)
     """Steps by slot that accepted its token."""
-    ratios: list[float] = field(default_factory=list)
-    """min(1, p / q) of every token of a sampled chain whose slot was reached."""
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count a line of a trace."""
@@ -132,18 +123,6 @@ class TraceTotals:
             self.lengths[step.committed] += 1
             self.reached.update(range(reached_slots(step)))
             self.accepted.update(range(step.accepted))
-            if step.parents is None:
-                judged = (step.p_acc or [])[: reached_slots(step)]
-                self.ratios += [ratio for ratio in judged if ratio is not None]
-
-    def length_bars(self) -> list[Bar]:
-        """Return the steps by acceptance length, from 1 to the longest."""
-        steps, longest = self.statistics.steps, max(self.lengths, default=0)
-        return [(length, self.lengths[length], steps) for length in range(1, longest + 1)]
-
-    def slot_bars(self) -> list[Bar]:
-        """Return the steps that accepted a slot's token, among those that reached it."""
-        return [(slot, self.accepted[slot], steps) for slot, steps in sorted(self.reached.items())]
 
 
 def reached_slots(step: StepTrace) -> int:
@@ -185,12 +164,9 @@ def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
 
 
 def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:
-    """Return the page. All text is escaped, and the page itself forbids scripts and outer files.
+    """Return a page that shows ``limit`` sentences and counts all; ``name`` is the trace's.
 
-    Args:
-        sentences: read once.
-        limit: sentences to show; the counts are of all.
-        name: the trace's name on the page.
+    All text is escaped, and the page itself forbids scripts and outer files.
     """
     totals = TraceTotals()
     shown: list[SentenceTrace] = []
@@ -199,6 +175,7 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
         totals.add(sentence)
         if lines <= limit:
             shown.append(sentence)
+    steps, longest = totals.statistics.steps, max(totals.lengths, default=0)
     environment = Environment(
         loader=PackageLoader("specdec_plugins.inference", "."),
         autoescape=True,
@@ -209,6 +186,8 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
     return environment.get_template("trace_page.html").render(
         name=name,
         totals=totals,
+        lengths=[(length, totals.lengths[length], steps) for length in range(1, longest + 1)],
+        slots=[(slot, totals.accepted[slot], n) for slot, n in sorted(totals.reached.items())],
         shown=shown,
         left_out=lines - len(shown),
         counted=counted,

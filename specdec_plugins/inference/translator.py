@@ -71,26 +71,18 @@ class Translator:
         settings: Settings,
         generator: Generator,
         codec: TextCodec,
-        runner: Engines | CTranslate2Generator,
         block_size: int | None = None,
     ) -> None:
-        """Put the parts together.
-
-        Args:
-            settings: a run's.
-            generator: decodes batches.
-            codec: encodes and decodes text.
-            runner: runs the models; it knows its name, precision and fallbacks.
-            block_size: the k in use; None without a drafter.
-        """
+        """Put the parts together; ``block_size`` is the k in use, None without drafts."""
+        self.settings, self.generator, self.codec = settings, generator, codec
         self.block_size = block_size
-        self.runner = runner
-        self.settings = settings
-        self.generator = generator
-        self.codec = codec
-        self._lock = Lock()
+        self.runner: Engines | CTranslate2Generator = (
+            generator if isinstance(generator, CTranslate2Generator) else generator.engines
+        )
+        """Runs the models; it knows its name, precision and fallbacks."""
         self.not_by_ctranslate2: str | None = None
         """The reason why our own loop decodes in place of CTranslate2, which was asked for."""
+        self._lock = Lock()
 
     @property
     def engine(self) -> str:
@@ -101,13 +93,6 @@ class Translator:
     def precision(self) -> str:
         """The precision of the arithmetic, whatever was asked for."""
         return self.runner.precision
-
-    @property
-    def threads(self) -> int:
-        """CPU threads that decode."""
-        if isinstance(self.runner, CTranslate2Generator):
-            return self.runner.threads
-        return torch.get_num_threads()
 
     @property
     def statistics(self) -> DecodingStatistics:
@@ -147,10 +132,8 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines: is one string; give a list of them")
-        source: Iterator[Line] = (
-            line if isinstance(line, Line) else Line(number, line)
-            for number, line in enumerate(lines, start=1)
-        )
+        numbered = enumerate(lines, start=1)
+        source = (line if isinstance(line, Line) else Line(n, line) for n, line in numbered)
         if isinstance(target_prefix, str):
             source = (replace(line, target_prefix=target_prefix) for line in source)
         elif target_prefix is not None:
@@ -167,7 +150,7 @@ class Translator:
         self, source: Iterator[Line], window: int, seed: int | None
     ) -> Iterator[Translation]:
         while lines := list(islice(source, window)):
-            items: list[_Item | None] = []
+            items: list[_Item | Translation] = []
             fault = None
             for line in lines:
                 try:
@@ -175,35 +158,31 @@ class Translator:
                 except InferenceError as error:
                     fault = error
                     break
-            yield from self._translate_window(lines, items, seed)
+            yield from self._translate_window(items, seed)
             if fault is not None:
                 raise fault
 
-    def _encode(self, line: Line) -> _Item | None:
-        """Return a line ready to be decoded; None if it is blank."""
+    def _encode(self, line: Line) -> _Item | Translation:
+        """Return a line ready to be decoded; if it is blank, its translation."""
         ids = self.codec.encode(line)
         if ids is None:
-            return None
+            trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
+            return Translation("", trace=trace)
         text = self.settings.target_prefix if line.target_prefix is None else line.target_prefix
         try:
             prefix = self.codec.encode_prefix(text)
+            if fault := self.settings.limits.fault(len(ids), self.generator.positions):
+                raise ValueError(fault)
         except ValueError as error:
             raise InferenceError(f"line {line.number}: {error}") from error
-        fault = self.settings.limits.fault(len(ids), self.generator.positions)
-        if fault is not None:
-            raise InferenceError(f"line {line.number}: {fault}")
         return _Item(line, ids, prefix, self.codec.encode_draft(line.draft or ""))
 
     def _translate_window(
-        self, lines: list[Line], items: list[_Item | None], seed: int | None
+        self, items: list[_Item | Translation], seed: int | None
     ) -> Iterator[Translation]:
         """Yield the translations of encoded lines, in order."""
-        done: dict[int, Translation] = {}
-        for i, (line, item) in enumerate(zip(lines, items)):
-            if item is None:
-                trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
-                done[i] = Translation("", trace=trace)
-        worded = {i: item for i, item in enumerate(items) if item is not None}
+        done = {i: item for i, item in enumerate(items) if isinstance(item, Translation)}
+        worded = {i: item for i, item in enumerate(items) if isinstance(item, _Item)}
         # The longest first: a batch that is too large for the memory fails at once.
         order = sorted(worded, key=lambda i: -len(worded[i].source))
         following, batch = 0, self.settings.batch
@@ -212,7 +191,7 @@ class Translator:
                 # Threads take turns: generators and engines keep state.
                 with self._lock:
                     if seed is not None and self.settings.rule.draws:
-                        number = lines[rows[0]].number
+                        number = worded[rows[0]].line.number
                         torch.manual_seed(Random(f"{seed} {number}").getrandbits(63))
                     results = self._decode([worded[i] for i in rows])
                 done.update(zip(rows, results, strict=True))
@@ -235,30 +214,12 @@ class Translator:
         if any(len(item.prefix) for item in items):
             forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)
         begin = self.codec.tokens.begin
-        try:
-            rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
-            numbers = not any(math.isnan(row[0].get("score", 0)) for row in rows)
-        except (AssertionError, IndexError, RuntimeError, ValueError):
-            if numbers := self._are_numbers(sample):
-                raise
-        if not numbers:
-            number = items[0].line.number
-            raise InferenceError(f"line {number}: the verifier's scores are not numbers")
-        pairs = zip(items, rows, strict=True)
-        return [self._translation(item.line, hypotheses) for item, hypotheses in pairs]
-
-    def _are_numbers(self, sample: Sample) -> bool:
-        """Return whether the verifier's scores of a batch's first tokens are numbers."""
-        model = getattr(self.generator, "model", None)
-        if isinstance(self.generator, BeamSearchGenerator):
-            model = self.generator.generator.model.models[0]
-        if model is None:
-            return True
-        inputs = sample["net_input"]
-        before = torch.full_like(inputs["src_tokens"][:, :1], self.codec.target.eos())
-        with torch.no_grad():
-            logits, _ = model(**inputs, prev_output_tokens=before)
-        return not bool(logits.isnan().any())
+        rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
+        for item, (best, *_) in zip(items, rows, strict=True):
+            if math.isnan(best.get("score", 0)):
+                number = item.line.number
+                raise InferenceError(f"line {number}: the verifier's scores are not numbers")
+        return [self._translation(item.line, row) for item, row in zip(items, rows)]
 
     def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
         several = hypotheses[: self.settings.nbest]

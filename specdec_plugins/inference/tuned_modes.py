@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
@@ -19,7 +17,7 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts, Tree
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
-from specdec_plugins.inference.ctranslate2 import is_installed, obstacle
+from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.machine import cache_folder, make_cache_folder, processor_name
@@ -53,12 +51,8 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             trees, precision = Tree(tree_nodes=self.tree), self.drafter_precision
             return replace(settings, controller=trees, drafter_precision=precision)
         if self.drafts:
-            return replace(
-                settings,
-                drafts=self.drafts,
-                controller=Constant(),
-                drafter_precision=self.drafter_precision,
-            )
+            copied = replace(settings, drafts=self.drafts, controller=Constant())
+            return replace(copied, drafter_precision=self.drafter_precision)
         if settings.strategy == "specdec":
             settings = replace(settings, controller=NoDrafts(), drafter_precision=None)
         return replace(settings, ar_backend=self.ar_backend)
@@ -74,11 +68,10 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mode, and its time a sentence."""
+    """A mode, and its milliseconds a sentence in each round."""
 
     mode: Mode
     milliseconds: Annotated[list[float], msgspec.Meta(min_length=1)]
-    """A sentence, in each round."""
 
     @property
     def middle(self) -> float:
@@ -105,8 +98,6 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def describe(settings: Settings, threads: int) -> JsonObject:
     """Return everything that a table depends on, apart from the batch size."""
     models = {"verifier": settings.ar_path, "drafter": settings.path}
-    library = {CTRANSLATE2: version(CTRANSLATE2)} if is_installed() else {}
-    prefix = settings.target_prefix
     return as_read(
         {
             "models": {name: path and file_digest(path) for name, path in models.items()},
@@ -117,8 +108,8 @@ def describe(settings: Settings, threads: int) -> JsonObject:
             "rule": settings.rule.values,
             "block_size": settings.block_size,
             # Often a language, each of which is a text of its own kind.
-            **({} if prefix is None else {"target_prefix": prefix}),
-            "versions": {**versions(), **library},
+            "target_prefix": settings.target_prefix,
+            "versions": versions(),
         }
     )
 
@@ -127,11 +118,7 @@ def table_path(key: JsonObject) -> Path:
     """Return the file of a key in the cache folder, the same for all versions."""
     named = {name: value for name, value in key.items() if name != "versions"}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
-    return _folder() / f"{digest[:16]}.json"
-
-
-def _folder() -> Path:
-    return cache_folder() / "modes"
+    return cache_folder() / "modes" / f"{digest[:16]}.json"
 
 
 def save_table(table: Table) -> Path:
@@ -171,9 +158,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     auto = auto and (settings.drafts is None or not settings.path)
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
     strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
-    models = filter(None, (settings.path, settings.ar_path))
-    there = all(map(os.path.isfile, models)) and _folder().is_dir()
-    if not (strict and (auto or greedy) and there):
+    if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     timed = [] if table is None else table.at(settings.batch)

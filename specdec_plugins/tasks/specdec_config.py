@@ -2,21 +2,21 @@
 
 # No postponed annotations: fairseq reads the fields' types at run time.
 
-from dataclasses import dataclass, field
-from typing import Optional
+from dataclasses import dataclass, field, make_dataclass
+from types import NoneType
+from typing import Any, Optional, get_args
 
-from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
+from specdec_plugins.decoding.acceptance import RULES
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.engine_options import LoadedModels
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.models.block_causal import option_of
-from specdec_plugins.tasks.decoding_config import (
-    ControllerConfig,
-    EngineConfig,
-    LimitsConfig,
-    RuleConfig,
-)
 
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
@@ -24,10 +24,41 @@ NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
 AUTOCAST = ("bfloat16",)
 
 
+NAMES = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
+OWNERS = (*CONTROLLERS.values(), *RULES, GenerationLimits, LoadedModels)
+
+
+def _decoding_config() -> type:
+    """Return a fairseq dataclass of the options of decoding that have a help."""
+    options: dict[str, tuple[Any, Any, str]] = {
+        "controller": (str, "auto", f"decides how much to draft and verify: {NAMES}")
+    }
+    for owner in OWNERS:
+        kinds = option_types(owner)
+        for name, declared in option_fields(owner).items():
+            kind, help = kinds[name], declared.metadata["help"]
+            optional = NoneType in get_args(kind)
+            kind = get_args(kind)[0] if optional else kind
+            if choices := declared.metadata["choices"]:
+                kind = ChoiceEnum(choices)
+            new = Optional[kind] if optional else kind, declared.default, help
+            if help and str(options.setdefault(name, new)) != str(new):
+                raise ValueError(f"--{name.replace('_', '-')}: is declared twice")
+    fields = [
+        (name, kind, field(default=default, metadata={"help": help}))
+        for name, (kind, default, help) in options.items()
+    ]
+    return make_dataclass(
+        "DecodingConfig", fields, bases=(FairseqDataclass,), namespace={"__module__": __name__}
+    )
+
+
+DecodingConfig = _decoding_config()
+"""The options of controllers, acceptance rules, limits and engines, from where each is declared."""
+
+
 @dataclass
-class TranslationSpecdecConfig(
-    ControllerConfig, RuleConfig, LimitsConfig, EngineConfig, TranslationConfig
-):
+class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: ignore[misc, valid-type]
     """Options of the task: noise and glancing for training, the rest for generation."""
 
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
@@ -61,11 +92,8 @@ class TranslationSpecdecConfig(
     )
     as_transformer: bool = option_of(False, AS_TRANSFORMER)
     temperature: float = option_of(1.0, "divides the scores that are judged, or drawn by")
-    num_shards: int = II("dataset.num_shards")
-    shard_id: int = II("dataset.shard_id")
     cpu: bool = II("common.cpu")
     tpu: bool = II("common.tpu")
-    model_overrides: str = II("common_eval.model_overrides")
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     amp: bool = II("common.amp")

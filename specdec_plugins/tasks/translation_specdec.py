@@ -12,7 +12,6 @@ import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
@@ -47,27 +46,18 @@ from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale
 from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.tasks.generation import (
-    check_sources,
-    generation_options,
-    refuse_overrides,
-    speculative_generator,
-    warn_of_beam,
-)
+from specdec_plugins.tasks.generation import generation_options, speculative_generator
 from specdec_plugins.tasks.language_data import add_languages
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
 
-SEVERAL = 2
-"""The rows that stand for a batch of as many as tokens allow."""
 NEW_BLOCK_SIZE = 5
 
 
@@ -88,8 +78,6 @@ class TranslationSpecdecTask(TranslationTask):
                 raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least 1")
         if not 0.0 <= cfg.start_p <= 1.0:
             raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
-        if not cfg.start_p - cfg.minus_p <= 1.0:
-            raise ValueError(f"--minus-p {cfg.minus_p}: takes --start-p {cfg.start_p} above 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         options = generation_options(None, cfg)
@@ -102,17 +90,12 @@ class TranslationSpecdecTask(TranslationTask):
         self._hidden = self._trains = False
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
-        self._first = True
-        self._rows: int | None = None
-        """The sentences of a batch, where the first generator is built after the batches, as by
-        fairseq-generate: its clock starts right after that."""
 
     @property
     def verifier(self) -> TransformerModelBase | None:
         """The frozen verifier of ``--AR-path``, if there is one."""
         path = self.cfg.AR_path
         if self._verifier is None and path and not self._hidden:
-            refuse_overrides(self.cfg)
             # A drafter by mistake would ask for its verifier.
             with self._verifier_hidden():
                 self._verifier = load_verifier(path, self)
@@ -234,23 +217,6 @@ class TranslationSpecdecTask(TranslationTask):
         with torch.no_grad():
             return generator.generate(models, sample, constraints=constraints, **begin)
 
-    def get_batch_iterator(
-        self,
-        dataset: FairseqDataset,
-        *args: object,
-        num_shards: int = 1,
-        shard_id: int = 0,
-        **kwargs: object,
-    ) -> EpochBatchIterator:
-        """Iterate as fairseq does; ``--num-shards``, which fairseq-generate 0.12 ignores, works."""
-        rows = kwargs.get("max_sentences")
-        self._rows = rows if isinstance(rows, int) else SEVERAL
-        if num_shards == 1:
-            num_shards, shard_id = self.cfg.num_shards, self.cfg.shard_id
-        return super().get_batch_iterator(
-            dataset, *args, num_shards=num_shards, shard_id=shard_id, **kwargs
-        )
-
     def glancing_ratio(self, update: int) -> float:
         """Return the ratio: from ``start_p`` down by ``minus_p`` over ``total_up`` updates."""
         part = min(1.0, max(0.0, update / self.cfg.total_up))
@@ -366,27 +332,15 @@ class TranslationSpecdecTask(TranslationTask):
             )
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
-        generator = self._speculative(verifiers[0], drafters[0], args, options)
+        if (beam := getattr(args, "beam", 1)) != 1:
+            logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)
+        trains = args is None or self._trains
+        parts = verifiers[0], drafters[0], self.target_dictionary
+        generator = speculative_generator(*parts, options, trains)
         generator.symbols_to_strip_from_output |= unprinted
         return generator
 
-    def _speculative(
-        self,
-        verifier: TransformerModelBase,
-        drafter: Drafter,
-        args: FairseqDataclass | Namespace | None,
-        options: Namespace,
-    ) -> SpeculativeGenerator:
-        warn_of_beam(getattr(args, "beam", 1))
-        limits = GenerationLimits.from_config(options)
-        check_sources(self.datasets, limits, int(verifier.max_decoder_positions()))
-        trains = args is None or self._trains
-        models = verifier, drafter, self.target_dictionary
-        generator = speculative_generator(*models, options, trains)
-        if self._rows is not None and self._first and not trains:
-            positions = int(verifier.encoder.max_positions())
-            seconds = warm_up(generator, self.source_dictionary, self._rows, positions)
-            if seconds:
-                logger.info("%s: warmed up in %.1f s", generator.engines.verifier.name, seconds)
-        self._first = False
-        return generator
+
+@register_task("translation_lev_modified", dataclass=TranslationSpecdecConfig)
+class TranslationLevModifiedTask(TranslationSpecdecTask):
+    """``translation_specdec`` under its published name."""

@@ -63,20 +63,7 @@ def test_a_drafter_starts_from_the_verifiers_encoder(
         if key.startswith("decoder.layers") and key.endswith("weight") and "norm" not in key:
             assert not torch.equal(tensor, source[key]), key
             assert tensor.std().item() == pytest.approx(0.02, rel=0.5), key
-    # Another start without the file is another encoder.
-    run_train(trained.data, tmp_path / "plain", f"{DRAFTER} --lr 0")
-    plain = load_state(tmp_path / "plain" / "checkpoint_last.pt")["model"]
-    assert not torch.equal(
-        plain["encoder.embed_tokens.weight"], model["encoder.embed_tokens.weight"]
-    )
-
-
-def test_training_can_be_resumed_afterwards(trained: Trained, tmp_path: Path) -> None:
-    """What fairseq's trainer asks of the file is in it: counts begin anew, and go on."""
-    initial = str(tmp_path / "initial.pt")
-    write_initial_checkpoint(str(trained.verifier), initial)
-    start = f"{DRAFTER} --restore-file {initial} {RESETS}"
-    run_train(trained.data, tmp_path / "drafter", start)
+    # What fairseq's trainer asks of the file is in it: counts begin anew, and go on.
     logs = run_train(
         trained.data, tmp_path / "drafter", DRAFTER.replace("max-update 1", "max-update 3")
     )

@@ -97,7 +97,6 @@ def test_ctranslate2_beside_us(run: Evaluate, out: Path) -> None:
         ["--rounds", "0"],
         ["--lines", "0"],
         ["--reference", "in.ref", "in.ref"],
-        ["--input-path", "in.txt", "in.txt"],
         ["--baseline", "oracle"],
         ["--AR-path", "drafter.pt"],
     ],

@@ -15,14 +15,13 @@ import pytest
 from conftest import make_dictionary
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.decoding.statistics import PHASES
+from specdec_plugins.decoding.statistics import PHASES, RATES
 from specdec_plugins.inference.report import versions
 
 pytest_plugins = ["inference_runs"]
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TOOLS = Path(sys.executable).parent
-BOTH = ["--sampling", "--sampling-topk", "5", "--sampling-topp", "0.9"]
 
 
 def test_both_checkpoints_as_fairseq_takes_them(
@@ -39,14 +38,13 @@ def test_both_checkpoints_as_fairseq_takes_them(
     [
         ["--strategy", "AR", "--batch", "4"],
         ["--strategy", "fairseq", "--beam", "1"],
-        ["--strategy", "specdec", "--block-size", "2"],
-        ["--strategy", "specdec", "--path", "block.pt", "--batch", "4"],
+        ["--block-size", "2", "--path", "block.pt", "--batch", "4"],
         ["--controller", "none", "--batch", "4"],
         ["--controller", "heuristic", "--max-draft", "3"],
         ["--controller", "confidence", "--confidence-threshold", "0.05", "--refit-threshold"],
         ["--controller", "tree", "--batch", "4"],
         ["--controller", "oracle", "--path", "block.pt"],
-        ["--strategy", "specdec", "--path", "shared.pt", "--fp64"],
+        ["--path", "shared.pt", "--fp64"],
     ],
     ids=" ".join,
 )
@@ -75,7 +73,8 @@ def test_published_command_line(
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0)")
+    assert captured.err.startswith("specdec, batch 1, block size 3, ")
+    assert "relaxed (beta 5, tau 3.0)" in captured.err
     assert "acceptance length" in captured.err
 
 
@@ -102,7 +101,6 @@ def test_unusual_lines(
     assert unknown == again  # of the other file
     assert unknown.startswith("line 2: holds words that the dictionary lacks; if the text is not")
     assert "line 5: 120 tokens" in cut
-    assert "first 63" in cut
 
 
 def test_empty_input(run: RunScript, tmp_path: Path) -> None:
@@ -124,122 +122,80 @@ def test_a_pipe_whose_reader_leaves(flag: str, run: RunScript, tmp_path: Path) -
         assert read.result().endswith(b"\n")
 
 
-@pytest.mark.parametrize(("others", "status"), [((), 0), (("--stats-json", "stats"), 1)])
-def test_standard_output_that_nobody_reads(
-    others: tuple[str, ...],
-    status: int,
-    run: RunScript,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """As behind ``head``: no fault, unless something else is cut off by it."""
-    monkeypatch.chdir(tmp_path)
+def test_standard_output_that_nobody_reads(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind ``head``: no fault."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert run(*others, output_path="-") == status
-    assert not (tmp_path / "stats").exists()
+        assert run(output_path="-") == 0
 
 
-@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
-def test_a_target_prefix(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
-) -> None:
-    """What is forced is put out, counted apart, and told."""
-    stats = tmp_path / "stats.json"
-    flags = ["--strategy", strategy, "--batch", "4", "--stats-json", str(stats)]
-    assert run(*flags, "--beam", "1", "--fp64", "--target-prefix", "w4 w2") == 0
-    outputs = lines_of(tmp_path / "out.txt")
-    assert all(line.startswith("w4 w2") for line in outputs)
-    assert len(set(outputs)) > 4
-    report = json.loads(stats.read_text())
-    assert report["settings"]["target_prefix"] == "w4 w2"
-    assert report["forced_tokens"] == 2 * len(SENTENCES)
-
-
-@pytest.mark.parametrize("strategy", ["specdec", "AR"])
-def test_sampling(
-    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, capfd: Any
-) -> None:
+def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
     """From the best token alone it is greedy; else the seed decides, and that it is recorded."""
     out, path = tmp_path / "out.txt", tmp_path / "stats.json"
     flags = ["--sampling", "--temperature", "3", "--stats-json", str(path)]
     outputs = []
-    assert run(*flags, "--sampling-topk", "1", strategy=strategy) == 0
+    assert run(*flags, "--sampling-topk", "1") == 0
     assert lines_of(out) == greedy
     for more in (["--seed", "1"], ["--warmup", "3"], ["--seed", "2"]):
-        assert run(*flags, *more, strategy=strategy) == 0
+        assert run(*flags, *more) == 0
         outputs.append(lines_of(out))
     assert outputs[0] == outputs[1] != outputs[2]
     settings = json.loads(path.read_text())["settings"]
     assert settings["seed"] == 2
     assert settings["rule"] == {"sampling": True}
-    assert run(*flags, "--sampling-topk", "9999", strategy=strategy) == 0
 
 
 @pytest.mark.parametrize(
-    ("strategy", "batch"),
-    [("specdec", "1"), ("specdec", "4"), ("AR", "4"), ("fairseq", "4"), ("drafter", "1")],
+    ("strategy", "batch"), [("specdec", 4), ("AR", 4), ("fairseq", 4), ("drafter", 1)]
 )
-def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, capfd: Any) -> None:
+def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: int) -> None:
+    """Figures that a strategy lacks are null."""
     path = tmp_path / "stats.json"
     flags = ["--stats-json", str(path), "--beam", "2"]
     flags += ["--controller", "constant"] if strategy == "specdec" else []
-    assert run(*flags, strategy=strategy, batch=batch) == 0
+    assert run(*flags, strategy=strategy, batch=str(batch)) == 0
     report = json.loads(path.read_text())
-    settings = report.pop("settings")
-    drafts = strategy in ("specdec", "drafter")
-    assert settings["strategy"] == strategy
-    assert settings["block_size"] == (4 if drafts else None)
-    assert settings["beam"] == (2 if strategy == "fairseq" else None)
-    assert settings["limits"]["max_len_b"] == 9
-    assert (settings["batch"], settings["seed"], settings["warmup"]) == (int(batch), 1, 0)
-    if strategy == "specdec":
-        assert settings["rule"] == {"beta": 1, "tau": 0.0}
-        assert settings["controller"]["controller"] == "constant"
-        assert settings["output_depends_on_batch"] is False
-    else:
-        assert settings["controller"] is settings["output_depends_on_batch"] is None
+    settings, judges = report.pop("settings"), strategy == "specdec"
+    drafts = judges or strategy == "drafter"
+    expected = {"strategy": strategy, "batch": batch, "seed": 1, "warmup": 0}
+    expected |= {"block_size": 4 if drafts else None, "beam": 2 if strategy == "fairseq" else None}
+    expected |= {"output_depends_on_batch": False if judges else None}
+    assert settings | expected == settings
+    assert (settings["controller"] is None) == (not judges)
     models = {"verifier", "drafter"} if drafts else {"verifier"}
     assert set(report["files"]) == {*models, "dict.en.txt", "dict.de.txt", "codes"}
-    assert set(report["versions"]) == set(versions())
-    assert (report["device"], report["threads"]) == ("cpu", 1)
-    assert (report["engine"], report["precision"]) == ("eager", "float32")
-    assert report["sentences"] == len(SENTENCES)
-    calls, committed = report["verifier_calls"], report["committed_tokens"]
-    assert calls == (0 if strategy == "drafter" else report["steps"])
-    assert report["drafted_tokens"] == (4 * report["steps"] if drafts else None)
-    assert report["drafter_calls"] == (report["steps"] if drafts else None)
-    if strategy == "specdec":
-        weighted = sum(i * count for i, count in enumerate(report["acceptance_histogram"]))
-        assert report["accepted_tokens"] == weighted
-        assert report["steps"] == sum(report["acceptance_histogram"])
-        assert report["acceptance_length"] == pytest.approx(committed / report["steps"])
-        rate = report["accepted_tokens"] / report["verified_tokens"]
-        assert report["acceptance_rate"] == pytest.approx(rate)
-        assert report["verification_rate"] == pytest.approx(calls / committed)
-        discarded = report["drafted_tokens"] - report["accepted_tokens"]
-        assert report["discard_rate"] == pytest.approx(discarded / committed)
+    assert report["versions"] == versions()
+    facts = {"device": "cpu", "threads": 1, "engine": "eager", "precision": "float32"}
+    assert report | facts | {"sentences": len(SENTENCES)} == report
+    steps, committed = report["steps"], report["committed_tokens"]
+    assert report["verifier_calls"] == (0 if strategy == "drafter" else steps)
+    assert report["drafted_tokens"] == (4 * steps if drafts else None)
+    assert report["drafter_calls"] == (steps if drafts else None)
+    lacking = {name for name, value in report.items() if value is None} - {"not_by_ctranslate2"}
+    if judges:
+        assert not lacking
+        accepted, drafted = report["accepted_tokens"], report["drafted_tokens"]
+        histogram = report["acceptance_histogram"]
+        assert (sum(histogram), sum(i * n for i, n in enumerate(histogram))) == (steps, accepted)
+        assert report["acceptance_length"] == pytest.approx(committed / steps)
+        assert report["acceptance_rate"] == pytest.approx(accepted / report["verified_tokens"])
+        assert report["verification_rate"] == pytest.approx(steps / committed)
+        assert report["discard_rate"] == pytest.approx((drafted - accepted) / committed)
     else:
-        names = ("acceptance_length", "verification_rate", "discard_rate", "acceptance_histogram")
-        assert not {*names, "acceptance_rate", "accepted_tokens", "verified_tokens"} - {
-            name for name, value in report.items() if value is None
-        }
+        assert lacking >= {*RATES, "acceptance_histogram", "accepted_tokens", "verified_tokens"}
     seconds = report["seconds"]
     assert set(seconds) == {*PHASES, "other", "total"}
     assert seconds["total"] == pytest.approx(sum(seconds.values()) - seconds["total"])
     assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
-    assert set(report["latency_ms"]) == {"p50", "p90", "mean"}
     assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p90"]
 
 
 @pytest.mark.parametrize(
     ("drafter", "flags", "taken"),
     [
-        ("drafter.pt", [], "tree"),
         ("drafter.pt", ["--batch", "4", "--sampling", "--controller", "auto"], "tree"),
-        ("block.pt", [], "constant"),
         ("block.pt", ["--beta", "3", "--tau", "2"], "constant"),
         ("block.pt", ["--tree-nodes", "5"], "tree"),
     ],
@@ -271,9 +227,7 @@ def test_progress_bar_only_where_it_is_seen(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("strategy", "batch"), [("specdec", "1"), ("AR", "4"), ("fairseq", "4"), ("drafter", "1")]
-)
+@pytest.mark.parametrize(("strategy", "batch"), [("specdec", "1"), ("fairseq", "4")])
 def test_a_line_too_short_for_the_minimum(
     run: RunScript, tmp_path: Path, strategy: str, batch: str, capfd: Any
 ) -> None:
@@ -287,14 +241,13 @@ def test_a_line_too_short_for_the_minimum(
     assert len(lines_of(tmp_path / "out.txt")) == 3
 
 
-@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
 def test_order_is_that_of_the_input(
-    run: RunScript, tmp_path: Path, strategy: str, greedy: list[str], capfd: Any
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: Any
 ) -> None:
     source = tmp_path / "in.txt"
     source.write_text("\n".join(["", *SENTENCES, " ", *SENTENCES[::-1]]))
     flags = ("--warmup", "5")  # which is not counted
-    assert run(*flags, strategy=strategy, batch="5", beam="1", input_path=str(source)) == 0
+    assert run(*flags, batch="5", input_path=str(source)) == 0
     assert lines_of(tmp_path / "out.txt") == ["", *greedy, "", *greedy[::-1]]
     assert capfd.readouterr().err.startswith("18 sentences in ")
 
@@ -302,12 +255,10 @@ def test_order_is_that_of_the_input(
 @pytest.mark.parametrize(
     ("flags", "reported"),
     [
-        ("--bf16 --engine eager", {"precision": "bfloat16"}),
         ("--bf16 --strategy fairseq", {"precision": "bfloat16"}),
         ("--engine onnxruntime --controller tree", {"engine": "onnxruntime"}),
         ("--beta 3 --tau 1", {"depends": False}),
         ("--beta 3 --controller confidence --refit-threshold", {"depends": True}),
-        ("--controller oracle --strategy specdec", {"depends": False}),
     ],
 )
 def test_engine_and_dependence_are_reported(
@@ -327,33 +278,26 @@ def test_engine_and_dependence_are_reported(
     ("flags", "status", "message"),
     [
         ("--path verifier.pt --AR-path drafter.pt", 1, "drafter.pt: is no verifier"),
-        ("--path verifier.pt", 1, "verifier.pt: is no drafter"),
         ("--path drafter.pt:drafter.pt --AR-path=", 1, "one of each as"),
         ("--AR-path codes", 1, "codes: not a checkpoint"),
         ("--AR-path wide.pt --path shared.pt", 1, "verifier's is 32"),
         ("--AR-path= --path shared.pt --strategy drafter", 2, "--AR-path"),
-        ("--path= --strategy drafter", 2, "--path: give the drafter"),
+        ("--path= --strategy drafter", 2, "lacks a checkpoint"),
         ("--drafts source --strategy AR", 2, "--drafts source: cannot be had with --strategy AR"),
         ("--drafts source --controller tree", 2, "--controller tree --drafts source: cannot be"),
-        ("--AR-path= --strategy AR", 2, "--AR-path: give the verifier"),
         ("--block-size 5", 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
-        ("--controller clever", 2, "--controller clever: must be one of constant, heur"),
         ("--controller acceptance-head", 2, "acceptance-head: there is no acceptance head"),
         ("--min-len 20", 2, "--min-len 20: is above the maximum length"),
-        ("--controller heuristic --strategy AR", 2, "--controller heuristic: cannot be"),
         ("--batch 0", 2, "--batch 0: must be at least 1"),
-        ("--fp16 --bf16", 2, "--fp16, --bf16, --fp64: give one of them"),
         ("--sampling --controller oracle", 2, "--controller oracle: looks at drafted"),
         ("-s de -t en", 1, "translates the other direction; give -s en -t de"),
-        ("--source-lang fr", 1, "dict.fr.txt: no such file; its folder must hold"),
-        ("--no-such-flag", 2, "unrecognized arguments: --no-such-flag"),
+        ("--source-lang fr", 1, "dict.fr.txt: no such file"),
         ("--user-dir no_such_folder", 2, "--user-dir no_such_folder: no such folder"),
         ("--input-path missing", 1, "missing: cannot be read"),
         ("--output-path nowhere/out", 1, "its folder cannot be written to"),
         ("--output-path - --resume", 1, "--resume: needs an ordinary file"),
         ("--trace -", 1, "--trace -: cannot go to standard output; name a file"),
         ("--bpe subword_nmt --bpe-codes missing", 1, "--bpe subword_nmt: cannot be"),
-        ("--target-prefix word", 2, "--target-prefix word: the target dictionary has no word"),
         ("--prefix-size 1", 2, "--prefix-size 1: is not supported here"),
     ],
 )
@@ -377,8 +321,10 @@ def test_errors_are_one_line(
 
 
 def test_other_dictionaries(
-    world: Path, tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    assert run(data=tmp_path / "missing") == 1
+    assert "missing" in one_error(capfd)
     for language in ("en", "de"):
         make_dictionary(30).save(str(tmp_path / f"dict.{language}.txt"))
     assert run(data=tmp_path) == 1
@@ -388,17 +334,6 @@ def test_other_dictionaries(
     (tmp_path / "dict.de.txt").write_text("no count\n")
     assert run(data=tmp_path) == 1
     assert "dict.de.txt: is no fairseq dictionary" in one_error(capfd)
-
-
-def test_data_directory(tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(data=tmp_path / "missing") == 1
-    assert "missing" in one_error(capfd)
-    make_dictionary().save(str(tmp_path / "dict.en.txt"))
-    assert run(data=tmp_path) == 1
-    assert "dict.de.txt: no such file" in one_error(capfd)
-    make_dictionary().save(str(tmp_path / "dict.de.txt"))
-    assert run("--bpe", "subword_nmt", data=tmp_path) == 1
-    assert "--bpe-codes" in one_error(capfd)
 
 
 def test_languages(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +12,14 @@ from typing import Any
 import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.cli import inference as script
 from specdec_plugins.files.lines import OutputLines
-from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
 pytest_plugins = ["inference_runs"]
 
 
-@pytest.mark.parametrize(
-    ("batch", "cut"), [("1", 0), ("1", 40), ("1", -1), ("1", None), ("4", 1), ("4", -30)]
-)
+@pytest.mark.parametrize(("batch", "cut"), [("1", 0), ("1", 40), ("1", None), ("4", -30)])
 def test_resume(
     run: RunScript,
     unfinished: RunScript,
@@ -49,7 +44,7 @@ def test_resume(
 
 @pytest.mark.parametrize(
     ("strategy", "batch", "lines"),
-    [("specdec", "1", 4), ("specdec", "2", 1), ("AR", "2", 8)],
+    [("specdec", "1", 4), ("AR", "2", 8)],
 )
 def test_what_is_drawn_does_not_depend_on_where_a_run_was_stopped(
     run: RunScript, unfinished: RunScript, tmp_path: Path, strategy: str, batch: str, lines: int
@@ -137,29 +132,6 @@ def test_another_run_is_not_gone_on_with(
     refuse({}, "nothing says what it is made of")
 
 
-def test_a_model_that_is_replaced_while_it_is_loaded(
-    run: RunScript,
-    world: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else the output would be described by a model that did not make it."""
-    path = tmp_path / "verifier.pt"
-    shutil.copy(world / "verifier.pt", path)
-
-    def load_and_replace(settings: Settings) -> Translator:
-        translator = load_translator(settings)
-        shutil.copy(world / "nameless.pt", tmp_path / "new.pt")
-        (tmp_path / "new.pt").rename(path)
-        return translator
-
-    monkeypatch.setattr(script, "load_translator", load_and_replace)
-    assert run(AR_path=str(path)) == 1
-    assert "was replaced while it was read" in one_error(capfd)
-    assert not (tmp_path / "out.txt").exists()
-
-
 @pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])
 def test_a_second_run_is_refused_while_the_first_is_at_work(
     run: RunScript,
@@ -190,7 +162,7 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files.values())
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", "\udcff"])
+@pytest.mark.parametrize("text", ["{}\n", "\udcff"])
 def test_a_file_in_the_place_of_the_resume_file_stays(
     run: RunScript, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,30 +174,13 @@ def test_a_file_in_the_place_of_the_resume_file_stays(
     assert path.read_bytes() == before
 
 
-def test_a_link_to_an_output_is_resumed_as_the_output_itself(
-    run: RunScript, unfinished: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "out.txt").symlink_to(tmp_path / "far" / "real")
-    assert unfinished() == 0
-    real = tmp_path / "far" / "real"
-    real.write_text("\n".join(greedy[:4]) + "\nw1")
-    assert run("--resume", output_path=str(real)) == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
 def test_invalid_utf8_after_valid_lines(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    capfd: pytest.CaptureFixture[str],
-    batch: str,
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "bad.txt"
     lines = [sentence.encode() for sentence in SENTENCES]
     source.write_bytes(b"\n".join([*lines[:6], b"w1 \xff w2", *lines[7:], b""]))
-    assert run("--warmup", "8", batch=batch, input_path=str(source)) == 1
+    assert run("--warmup", "8", batch="4", input_path=str(source)) == 1
     message = one_error(capfd)
     assert "line 7" in message
     assert lines_of(tmp_path / "out.txt") == greedy[:6]
@@ -233,7 +188,7 @@ def test_invalid_utf8_after_valid_lines(
 
 @pytest.mark.parametrize(
     ("strategy", "batch", "prefix"),
-    [("specdec", "1", None), ("specdec", "4", "w4 w2"), ("specdec", "4", None), ("AR", "4", "w9")],
+    [("specdec", "1", None), ("specdec", "4", "w4 w2"), ("AR", "4", "w9")],
 )
 def test_trace(
     run: RunScript,
@@ -286,7 +241,7 @@ def without_times(path: Path) -> list[SentenceTrace]:
 
 @pytest.mark.parametrize(
     ("batch", "further", "torn"),
-    [("1", 0, b'{"source": "w'), ("1", 2, b""), ("4", 0, b""), ("4", 1, b'{"source": "w')],
+    [("1", 2, b""), ("4", 1, b'{"source": "w')],
 )
 def test_trace_is_resumed_with_its_output(
     run: RunScript,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -35,7 +34,6 @@ lr_scheduler: {_name: polynomial_decay, total_num_update: "${optimization.max_up
 optimization: {lr: [0.002], max_update: 70}
 checkpoint: {no_epoch_checkpoints: true, save_dir: null}
 """
-BOMB = "a: &a [x, x]\nb: &b [*a, *a]\ntask: {x: [*b, *b]}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -105,15 +103,11 @@ def test_flags_override(recipe: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "- a\n",
         "a: [\n",
         "a: " + "[" * 10**5,
-        BOMB,
         "\xff\xfe",
         "task: 3\n",
-        "task: {left_pad_source: false}\n",
-        "model: {encoder: {layers: 3}}\n",
         "model: {dropout: '${nowhere.x}'}\n",
         "task:\n  AR_path: ???\nmodel: {init_encoder_from: '${task.AR_path}'}\n",
     ],
@@ -145,21 +139,11 @@ def test_the_plugin_is_found_wherever_it_is(argv: list[str]) -> None:
     assert with_plugin(others) == others  # the plugin is imported all the same
 
 
-def test_the_plugin_is_found_in_a_folder_that_links_to_it(tmp_path: Path) -> None:
-    (tmp_path / PACKAGE.name).symlink_to(PACKAGE)
-    argv = ["bin", "--arch", "block", "--max-tokens", "9"]
-    train = f"import {main.__module__} as train; train.main({argv})"
-    done = subprocess.run([sys.executable, "-c", train], capture_output=True, text=True)
-    assert "bin: no such file or folder" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
         ("", 2, "give a folder of binarised text, and --recipe or --arch; see --help"),
-        ("bin --lr 1", 2, "give a folder of binarised text, and --recipe or --arch; see --help"),
         ("nowhere --arch block --max-tokens 9", 1, "nowhere: no such file or folder"),
-        ("nowhere -a block --max-tokens 9", 1, "nowhere: no such file or folder"),
         ("nowhere --recipe none", 2, "--recipe none: no such recipe (multi30k_drafter, "),
         ("bin --arch block --save-dir file", 1, "--save-dir file: cannot be written to (File ex"),
     ],
@@ -177,17 +161,12 @@ def test_complaints_are_a_line(
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"train.py: {message}")
 
 
-UNFIT = Exception("Cannot load model parameters from checkpoint runs/head/a.pt; why")
-UNFIT.__context__ = ValueError("the head was trained for --beta 1")
-
-
 @pytest.mark.parametrize(
     ("raised", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (FloatingPointError("gradients are Nan/Inf"), 1, "training went wrong (gradients are Nan"),
         (ValueError("--start-p 2.0: must be between 0 and 1"), 2, "--start-p 2.0: must be"),
-        (UNFIT, 1, f"{UNFIT} (the head was trained for --beta 1); give another --save-dir"),
         (ValueError("math domain error"), None, ""),  # of no flag: a traceback is of use
     ],
 )
@@ -213,26 +192,17 @@ def test_the_end_of_a_training_is_a_line(
     assert error.count("\n") == 1
 
 
-def test_a_save_dir_belongs_to_one_training(tmp_path: Path) -> None:
-    argv = ["bin", "--save-dir", str(tmp_path / "runs" / "a")]
+def test_a_save_dir_belongs_to_one_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose processes share it: they are known by a flag, or by torchrun's variable."""
+    argv = ["bin", "--save-dir", "runs/a"]
     with save_dir_reserved(argv):
-        with (
-            pytest.raises(InferenceError, match="another run is at work there"),
-            save_dir_reserved(argv),
-        ):
+        with save_dir_reserved(["bin", "--save-dir=runs/b"]):
             pass
-        with save_dir_reserved(["bin", f"--save-dir={tmp_path / 'runs' / 'b'}"]):
-            (tmp_path / "runs" / "b" / "checkpoint_last.pt").touch()
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["b"]
-
-
-def test_all_processes_of_a_distributed_training_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with save_dir_reserved(["bin"]):
-        with save_dir_reserved(["bin", "--distributed-rank", "1"]):
+        with save_dir_reserved([*argv, "--distributed-rank", "1"]):
             pass
-        monkeypatch.setenv("RANK", "1")  # of torchrun
-        with save_dir_reserved(["bin"]):
+        monkeypatch.setenv("RANK", "1")
+        with save_dir_reserved(argv):
             pass
         monkeypatch.setenv("RANK", "0")
-        with pytest.raises(InferenceError), save_dir_reserved(["bin"]):
+        with pytest.raises(InferenceError, match="another run"), save_dir_reserved(argv):
             pass

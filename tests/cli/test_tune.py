@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -122,44 +121,23 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
         assert as_tuned(said) == said
 
 
-def test_a_verifier_alone_has_no_trees(settings: Settings) -> None:
-    """Its table is of AR and of a copy's drafts, and is followed."""
+def test_modes_that_do_not_suit_are_passed_over(
+    settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verifier alone has no trees; a backend may be missing, or ruled out."""
     alone = replace(settings, path=None)
     modes = list_modes(alone)
     assert modes[0] == Mode()
     assert not any(mode.tree for mode in modes)
-    save_table(Table(describe(alone, 1), "now", {1: [Timed(Mode(), [1.0])]}))
-    assert as_tuned(alone, 1).controller == NoDrafts()
-
-
-def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Settings) -> None:
-    kept, dropped = Timed(Mode(6), [3.0, 4.0, 5.0]), Timed(Mode(), [3.5])
-    save_table(Table(describe(settings, 1), "now", {1: [kept, dropped]}))
-    assert as_tuned(settings, 1).controller == Tree(tree_nodes=6)
-
-
-def test_ctranslate2_is_loaded_for_each_batch_size(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Since it chooses its threads by that."""
-    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
-    loaded = []
-
-    def load(asked: Settings) -> Translator:
-        if asked.ar_backend == "ctranslate2":
-            loaded.append(asked.batch)
-        return load_translator(asked)
-
-    monkeypatch.setattr(tuning, "load_translator", load)
-    limited = replace(settings, limits=GenerationLimits(max_len_b=4), batch=1)
-    modes = [Mode(), Mode(ar_backend="ctranslate2")]
-    trial = tuning.Trial(limited, modes, lambda _: None)
-    trial.load()
-    for batch in (1, 3):
-        assert {one.mode for one in trial.run(batch, [Line(1, "w3 w4")] * 3, rounds=1)} == set(
-            modes
-        )
-    assert loaded == [1, 3]
+    keep(Mode(), **describe(alone, 1))
+    assert as_tuned(alone).controller == NoDrafts()
+    monkeypatch.setattr("specdec_plugins.inference.ctranslate2.is_installed", lambda: False)
+    keep(Mode(ar_backend="ctranslate2"), Mode(4))
+    for ruled_out in (settings, replace(settings, ar_backend="ours")):
+        assert as_tuned(ruled_out).controller == Tree(tree_nodes=4)
+    prefixed = replace(settings, target_prefix="w1")
+    keep(Mode(ar_backend="ctranslate2"), Mode(8), **describe(prefixed, 1))
+    assert as_tuned(prefixed).controller == Tree(tree_nodes=8), "a table of its own"
 
 
 def test_ar_and_trees_of_a_trial_have_the_same_models(
@@ -191,23 +169,6 @@ def test_ar_and_trees_of_a_trial_have_the_same_models(
     assert calls["batch 1, round 1: trees of 4"] > 0
 
 
-def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:
-    prefixed = replace(settings, target_prefix="w1")
-    keep(Mode(6))
-    keep(Mode(ar_backend="ctranslate2"), Mode(4), **describe(prefixed, 1))
-    assert as_tuned(settings).controller == Tree(tree_nodes=6)
-    assert as_tuned(prefixed).controller == Tree(tree_nodes=4)
-
-
-def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
-    settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specdec_plugins.inference.ctranslate2.is_installed", lambda: False)
-    keep(Mode(ar_backend="ctranslate2"), Mode(4))
-    for ruled_out in (settings, replace(settings, ar_backend="ours")):
-        assert as_tuned(ruled_out).controller == Tree(tree_nodes=4)
-
-
 def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(
     settings: Settings, keep: Keep
 ) -> None:
@@ -218,47 +179,35 @@ def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}']
+    "content", [b"", b"{}", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}', None]
 )
-def test_what_is_damaged_is_not_believed(
-    settings: Settings, keep: Keep, content: bytes, caplog: pytest.LogCaptureFixture
+def test_what_is_damaged_or_stale_is_not_believed(
+    settings: Settings, keep: Keep, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = keep(Mode(4))
+    table = keep(Mode(4), versions={"torch": "0"})
     path = table_path(table.key)
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert as_tuned(settings) == settings
     assert f"{path}: cannot be used" in caplog.text
-    assert "run specdec-tune again" in caplog.text
+    assert ("measured with other versions.torch" in caplog.text) == (content is None)
 
 
-def test_what_is_stale_or_of_others_is_not_believed(
+def test_what_is_of_others_is_not_believed(
     settings: Settings, keep: Keep, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep(Mode(4), threads=2)
     keep(Mode(4), processor="another")
     assert as_tuned(settings) == settings
     assert as_tuned(settings, threads=2).controller != settings.controller
-    other = shutil.copytree(settings.data, tmp_path / "other")
-    with (other / "drafter.pt").open("ab") as file:
-        file.write(b"changed")
-    changed = replace(settings, path=str(other / "drafter.pt"))
+    changed = replace(settings, path=str(tmp_path / "drafter.pt"))
+    Path(str(changed.path)).write_bytes(Path(str(settings.path)).read_bytes() + b"changed")
     assert as_tuned(changed, threads=2) == changed
     assert "again" not in caplog.text
-    keep(Mode(4), versions={"torch": "0"})
-    with caplog.at_level(logging.WARNING):
-        assert as_tuned(settings) == settings
-    assert "measured with other versions.torch" in caplog.text
 
 
-def test_what_is_to_be_found_out_is_not_given(
-    pair: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--drafts", "source"):
-        assert tune.main(flags(pair, *given)) == 2
-        error = capfd.readouterr().err
-        assert error.startswith("tune.py: --")
-        assert given[0] in error
+def test_a_text_to_try_is_needed(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (pair / "example.de").write_text(TEXT)
     try:
         assert tune.main(flags(pair)) == 2

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import make_dictionary, make_verifier, vary_output
 from drafters import save_checkpoint
 
-from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, Translator, ctranslate2, load_translator
@@ -61,6 +57,7 @@ def test_it_says_what_our_loop_says(folder: Path, batch: int) -> None:
     counts = ("sentences", "committed_tokens", "steps", "verifier_calls")
     found, expected = full_report(theirs), full_report(ours)
     assert [found[name] for name in counts] == [expected[name] for name in counts]
+    assert found["settings"]["ar_backend"] == "ctranslate2"
     assert found["versions"]["ctranslate2"]
     assert found["latency_ms"]["p50"] > 0
 
@@ -121,41 +118,3 @@ def test_without_it_our_loop_decodes(
     monkeypatch.setattr(ctranslate2, "is_installed", lambda: False)
     assert load(folder).engine == "eager"
     assert "pip install 'specdec-plugins[ctranslate2]'" in caplog.text
-
-
-def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    flags = ["--AR-path", str(folder / "verifier.pt"), "--strategy", "AR", "--cpu", "--quiet"]
-    flags += ["--input-path", str(folder / "in.txt"), "--stats-json", str(folder / "stats.json")]
-    outputs = []
-    for backend in ("ours", "ctranslate2"):
-        assert script.main([str(folder), *flags, "--AR-backend", backend]) == 0
-        outputs.append(capfd.readouterr().out)
-        stats = json.loads((folder / "stats.json").read_text())
-        assert stats["settings"]["ar_backend"] == backend
-    assert outputs[0] == outputs[1]
-    assert stats["engine"] == "ctranslate2"
-    assert stats["threads"] == 1
-
-
-@pytest.mark.parametrize(
-    ("torchs", "rows", "taken"),
-    [(2, 8, 2), (2, 1, 1), (1, 8, 1)],
-    ids=["large batch", "one sentence", "torch has one"],
-)
-def test_threads_are_torchs_or_one_if_that_is_faster(
-    torchs: int, rows: int, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a processor on which two threads pay for several sentences."""
-
-    class Model:
-        def __init__(self, *_: object, intra_threads: int, **__: object) -> None:
-            self.threads = intra_threads
-
-        def translate_batch(self, batch: list[object], **_: object) -> None:
-            time.sleep(0.02 if (self.threads > 1) == (len(batch) == 1) else 0)
-
-    torch.set_num_threads(torchs)
-    monkeypatch.setattr("ctranslate2.Translator", Model)
-    opened: Any = ctranslate2._open_fastest({}, "float32", "cpu", [["w1", "w2"]] * rows)
-    assert (opened[0].threads, opened[1]) == (taken, taken)

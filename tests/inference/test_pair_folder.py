@@ -42,12 +42,6 @@ def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
         pair_settings(tmp_path)
 
 
-def test_a_verifier_in_a_mistyped_folder_is_told_by_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "mistyped/verifier.pt"
-    with pytest.raises(InferenceError, match=f"{path}: no such file; check the path"):
-        verifier_settings(path, None)
-
-
 def test_what_make_pair_makes_is_a_pair(world: Path, tmp_path: Path) -> None:
     """OUT stands for OUT/pair, at every door."""
     pair = tmp_path / "pair"

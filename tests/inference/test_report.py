@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
-from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Tree
+from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -95,7 +95,10 @@ def check(given: Any, reported: dict[str, Any], left_out: tuple[str, ...] = ()) 
 
 
 def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
-    found = report_of(settings, tmp_path, seed=5, warmup=2)["settings"]
+    report = report_of(settings, tmp_path, resumed_after=40, seed=5, warmup=2)
+    assert report["resumed_after_line"] == 40
+    assert "resumed after line 40: figures are of what came after" in format_report(report)
+    found = report["settings"]
     assert (found["seed"], found["warmup"], found["beam"]) == (5, 2, None)
     of_beams = ("beam", "nbest")
     unset = "data", *of_beams, "strategy", "drafts", "device", "rule", "controller"
@@ -106,25 +109,6 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     for option in option_fields(type(controller)).values():
         assert found["controller"][option.name] != option.default, option.name
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
-
-
-def test_a_resumed_run_says_so(settings: Settings, tmp_path: Path) -> None:
-    assert report_of(settings, tmp_path)["resumed_after_line"] == 0
-    found = report_of(settings, tmp_path, resumed_after=40)
-    assert found["resumed_after_line"] == 40
-    assert "resumed after line 40: figures are of what came after" in format_report(found)
-
-
-def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
-    sampling = Settings(
-        str(tmp_path),
-        settings.ar_path,
-        settings.path,
-        rule=SamplingRule(7),
-        controller=Tree(),
-    )
-    rule = report_of(sampling, tmp_path)["settings"]["rule"]
-    assert rule == {"sampling": True, "sampling_topk": 7}
 
 
 def test_files_are_reported_by_name_and_content(settings: Settings, tmp_path: Path) -> None:

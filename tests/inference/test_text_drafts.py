@@ -103,13 +103,7 @@ def test_drafts_are_not_written_over(
     assert file.read_text() == "w1\n" * 9
 
 
-def test_standard_input_is_no_draft(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lines of input and drafts would take turns there."""
-    assert run("--drafts", "-") == 1
-    assert "--drafts -: cannot be read" in one_error(capfd)
-
-
-def test_drafts_need_chains_and_settings(world: Path) -> None:
+def test_drafts_need_settings(world: Path) -> None:
     translator = load_translator(make_settings(world))
     with pytest.raises(ValueError, match="drafts='texts'"):
         translator.translate(SENTENCES, drafts=SENTENCES)

@@ -61,8 +61,6 @@ class World:
             target_lang="de",
             AR_path=str(self.verifier),
             block_size=4,
-            num_shards=1,
-            shard_id=0,
         )
         config.dataset_impl, config.train_subset = "raw", "train"
         config.required_seq_len_multiple = 1

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fairseq.data import Dictionary
@@ -19,17 +20,18 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import (
-    build_drafter_alone,
     build_generator,
     checked_block_size,
     recommended,
+    warm_up,
 )
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
+from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafter, TextDrafter
-from specdec_plugins.decoding.warm_up import warm_up
+from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
@@ -230,7 +232,7 @@ def _build_generator(
         return CTranslate2Generator(verifier, words, limits, settings.precision, rows=rows)
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, size, limits, engines)
+        return DrafterAlone(drafter, verifier, target, size, limits, engines)
     if settings.drafts_text:
         generator = _build_text_generator(settings, task, engines.verifier, verifier)
     else:
@@ -259,7 +261,6 @@ def _build_text_generator(
     """Return a generator whose drafts are texts, which a copy of the verifier may write."""
     assert verifier is not None
     source, target = task.source_dictionary, task.target_dictionary
-    drafter: TextDrafter | CopyDrafter
     if settings.draft_kind == "copy":
         name, precision = settings.copy_engine, settings.copy_precision
         copy_engine = choose_engine(name, precision, settings.device)
@@ -267,10 +268,10 @@ def _build_text_generator(
         if copy_engine.dtype != engine.dtype:
             model = deepcopy(verifier).to(copy_engine.dtype)
         copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copy_engine)
-        drafter = CopyDrafter(copy)
+        drafter = DraftSource(partial(CopyDrafting, copy), copy_engine)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = TextDrafter(source.pad(), symbols)
+        drafter = DraftSource(partial(TextDrafting.of, source.pad(), symbols))
     controller = settings.controller.ready(settings.block_size or LONGEST)
     how = controller, settings.rule, settings.limits, engine
     return SpeculativeGenerator(verifier, drafter, target, *how)

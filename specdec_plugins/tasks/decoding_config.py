@@ -10,9 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from specdec_plugins.decoding.acceptance import RULES
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.engine_options import LoadedModels
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import option_fields, option_types
+from specdec_plugins.decoding.options import LoadedModels, option_fields, option_types
 
 
 def _config(name: str, *owners: type, **more: tuple[str, Any]) -> type:

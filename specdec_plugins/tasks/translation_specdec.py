@@ -43,11 +43,11 @@ from specdec_plugins.data.block_mask import (
     sentence_uniforms,
 )
 from specdec_plugins.decoding.acceptance import choose_rule
+from specdec_plugins.decoding.build import warm_up
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.packed_encoder import use_plain_encoder

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import Floating, Ints, compiled, indices, on_host
+from specdec_plugins.decoding.kernels import indices
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class Verification:
         # Where rows are apart, to gather from all scores in a line would copy them.
         return self.scores[indices(len(tokens), tokens.device)[:, None], sources, tokens]
 
+    def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
+        """Return ``(rows, n)`` log-probabilities of tokens after the ``sources``-th one read."""
+        scores = self.at(tokens, sources)
+        return scores if self.normalisers is None else scores - self.normalisers.gather(1, sources)
+
     def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
         """Return ``(rows, n)`` True where ``asked`` and fewer than ``count`` tokens have higher
         ``scores`` after the ``sources``-th one read."""
@@ -64,26 +69,6 @@ class Verification:
             among[i] = np.count_nonzero(table[i[0], slots[i]] > bounds[i]) < count
         return torch.from_numpy(among)
 
-    def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
-        """Return ``(rows, n)`` log-probabilities of tokens after the ``sources``-th one read."""
-        if self.normalisers is None:
-            return self.at(tokens, sources)
-        if self._on_host:
-            # As tensor code it takes twice as long.
-            table = self.scores.numpy(), on_host(self.normalisers)
-            return torch.from_numpy(_of(*table, on_host(tokens), on_host(sources)))
-        return self.at(tokens, sources) - self.normalisers.gather(1, sources)
-
-
-@compiled
-def _of(scores: Floating, normalisers: Floating, tokens: Ints, sources: Ints) -> Floating:
-    result = np.empty(tokens.shape, scores.dtype)
-    for row in range(tokens.shape[0]):
-        for n in range(tokens.shape[1]):
-            source = sources[row, n]
-            result[row, n] = scores[row, source, tokens[row, n]] - normalisers[row, source]
-    return result
-
 
 @dataclass(frozen=True)
 class Accepted:
@@ -97,7 +82,7 @@ class Accepted:
     committed: list[int]
     """The number of tokens to commit, bonus token included."""
     accepted: list[int]
-    """Drafted tokens among them; not an EOS that the length limit forces."""
+    """Drafted tokens among them."""
     verified: list[int]
     """Verify lengths."""
     last: list[int]

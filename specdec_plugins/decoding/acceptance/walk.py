@@ -23,7 +23,6 @@ def walk(
     verifier_tokens: Tensor,
     eos: int,
     lengths: list[int],
-    room: list[int] | None,
 ) -> Accepted:
     """Return the path from the root over ``good`` nodes, then the verifier's token.
 
@@ -35,47 +34,18 @@ def walk(
         good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
         verifier_tokens: ``(rows, nodes + 1)`` after each node.
         lengths: the number of nodes of each row.
-        room: tokens of each row before a forced EOS, which is no node's; None where none is near.
     """
-    bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
-    nodes, chosen, counts = _walk(*tree, on_host(good), on_host(verifier_tokens), eos, bounds)
+    judged = on_host(good), on_host(verifier_tokens)
+    nodes, chosen, counts = _walk(*tree, *judged, eos, np.array(lengths))
     tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
     committed, accepted, verified, last = counts.tolist()
     finished = [token == eos for token in last]
     return Accepted(tokens, sources, committed, accepted, verified, last, finished)
 
 
-def walk_along(
-    drafted: Tensor,
-    good: Tensor,
-    verifier_tokens: Tensor,
-    eos: int,
-    lengths: Tensor,
-    room: list[int] | None,
-) -> Accepted:
-    """Return the longest good beginning of chains ``(rows, slots)``, up to EOS; see :func:`walk`.
-
-    Args:
-        verifier_tokens: ``(rows, slots + 1)`` after each slot, or ``(rows, 1)`` after the accepted
-            ones.
-        lengths: ``(rows,)`` the number of tokens of each row.
-    """
-    rows, slots = drafted.shape
-    tree = _chain(rows, slots), on_host(drafted)
-    if verifier_tokens.size(1) <= slots:
-        verifier_tokens = verifier_tokens.expand(-1, slots + 1)
-    return walk(tree, good, verifier_tokens, eos, lengths.tolist(), room)
-
-
-@lru_cache(maxsize=4096)
-def _chain(rows: int, slots: int) -> Ints:
-    """Return ``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
-    return np.tile(np.arange(slots), (rows, 1))
-
-
 @compiled
 def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyond: Ints) -> int:
-    """Return the next node of the path after ``node``; 0 if there is none."""
+    """Return the path's next node; 0 if it has none."""
     next_node = 0
     for child in range(node + 1, len(parents) + 1):
         if parents[child - 1] == node and good[child - 1]:
@@ -88,13 +58,9 @@ def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyon
 
 @compiled
 def _walk(
-    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, bounds: Ints
+    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`.
-
-    ``bounds``: ``(2, rows)`` lengths and room.
-    """
-    lengths, room = bounds
+    """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`."""
     rows, longest = parents.shape
     nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
     counts = np.zeros((4, rows), np.int64)
@@ -120,7 +86,7 @@ def _walk(
         if node == 0 or tokens[row, node - 1] != eos:
             chosen[row, accepted] = best[row, node]
             committed += 1
-        counts[0, row], counts[1, row] = committed, min(accepted, room[row])
+        counts[0, row], counts[1, row] = committed, accepted
         counts[2, row], counts[3, row] = length, chosen[row, committed - 1]
         width = max(width, accepted + 1)
     return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
@@ -154,10 +120,12 @@ class AcceptedPath(NamedTuple):
     """``(rows, 1)`` the number of them all."""
 
 
+@lru_cache(maxsize=512)
 def chain_links(slots: int, device: torch.device) -> Links:
-    """Return the links of a chain."""
-    nodes = torch.arange(slots + 1, device=device)[None]
-    ancestors = torch.ones(1, slots + 1, slots + 1, dtype=torch.bool, device=device).tril()
+    """Return the links of a chain, which are not to be changed."""
+    with torch.inference_mode(False):
+        nodes = torch.arange(slots + 1, device=device)[None]
+        ancestors = torch.ones(1, slots + 1, slots + 1, dtype=torch.bool, device=device).tril()
     return Links(nodes[:, :-1], nodes, ancestors, slots, straight=True)
 
 

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.kernels import indices, is_host, numbers, to_device
-from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
+from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
+    CachedModel,
     Encode,
-    MemoryStep,
     all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
-    memory_mask,
 )
 from specdec_plugins.decoding.steps.prefixes import (
     DrafterInputs,
@@ -116,7 +115,7 @@ class DrafterStep(CachedStep):
         )
 
 
-class CachedDrafter:
+class CachedDrafter(CachedModel):
     """A :class:`DrafterStep` with a cache of every row's prefix.
 
     A causal drafter caches prefixes; a bidirectional one reads the whole prefix at every step.
@@ -125,21 +124,16 @@ class CachedDrafter:
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
         self.engine = engine = engine or EagerEngine()
         model.eval()
-        self.model, self.decoder = model, model.decoder
+        self.model, self.decoder, self.step = model, model.decoder, DrafterStep(model)
+        super().__init__(self.step, engine, model.decoder.positions)
         self.causal = model.decoder.causal
         self.recordable = self.causal and not model.decoder.copies_source
         """True if tensor code of fixed sizes can make its inputs."""
         self.reads_features = model.uses_verifier_features
-        self.step = DrafterStep(model)
-        self._run = engine.prepare(self.step)
-        self._read_source = engine.prepare(MemoryStep(self.step.layers))
         self.encode: Encode | None = None
         with torch.no_grad():
             if model.encoder is not None:
                 self.encode = frozen_encoder(model.encoder, engine)
-        self._table: Tensor | None = None
-        self._sizes = engine.sizes
-        self._cache = KVCache(self.step.layers, engine.sizes)
         self._new = empty_inputs if engine.sizes.exact else Reused(empty_inputs)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
@@ -151,16 +145,10 @@ class CachedDrafter:
         if self.encode is not None:
             encoder_out = self.encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
-        states = encoder_out["encoder_out"][0]
-        self._cache.begin(states)
         # One row may have the most cached tokens, another the most new ones.
-        self._dtype, self._device = states.dtype, states.device
-        count, table = self._sizes.room(2 * capacity), self._table
-        if table is None or len(table) < count or table.dtype != states.dtype:
-            self._table = table = self.decoder.positions(count)
-        (keys_values,) = self._read_source(states)
-        mask = memory_mask(encoder_out, states, self._sizes.exact)
-        self._memory = Memory(keys_values, mask, self.decoder.copies(encoder_out, mask, table))
+        self._begin(encoder_out, 2 * capacity)
+        assert self._table is not None
+        self._memory.copies = self.decoder.copies(encoder_out, self._memory.mask, self._table)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
@@ -212,6 +200,4 @@ class CachedDrafter:
         return inputs._replace(features=states[index, positions])
 
     def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        count = self._cache.keep(rows, width if self.causal else 0)
-        self._memory = self._memory.keep(rows, count)
+        super().keep(rows, width if self.causal else 0)

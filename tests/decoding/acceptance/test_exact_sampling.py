@@ -201,7 +201,9 @@ def enumerate_outputs(
                 patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
         if chosen:
             patches.setattr(
-                generator_module, "DrawnDrafting", lambda *given: ChainDrafting(*given[:2], True)
+                generator_module,
+                "ChainDrafting",
+                lambda drafter, batch, *_: ChainDrafting(drafter, batch, None, True),
             )
         generator = build_generator(
             VERIFIER,

@@ -27,7 +27,6 @@ def walk(
     tokens: list[list[int]] | None = None,
     own: list[list[int]] | None = None,
     lengths: list[int] | None = None,
-    room: list[int] | None = None,
 ) -> Accepted:
     """By rows; tokens are 10, 11, … if not given."""
     nodes = len(parents[0])
@@ -37,7 +36,6 @@ def walk(
         torch.tensor(own or [OWN[: nodes + 1]] * len(parents)),
         EOS,
         lengths or [nodes] * len(parents),
-        room,
     )
 
 
@@ -66,18 +64,15 @@ def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) 
     assert counts_of(found) == [[len(way) + 1], [len(way)], [length], [own], [False]]
 
 
-@pytest.mark.parametrize(("room", "accepted"), [(None, 2), (5, 2), (2, 2), (1, 1)])
-def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
+def test_where_a_sentence_ends() -> None:
     parents, good = [[0, 1, 2, 0]], [[1, 1, 0, 0]]
-    rooms = None if room is None else [room]
-    # In the draft: nothing of the verifier's comes after it; what the limit forces is not the
-    # draft's.
-    found = walk(parents, good, [[10, EOS, 12, 13]], room=rooms)
-    assert counts_of(found) == [[2], [accepted], [4], [EOS], [True]]
+    # In the draft: nothing of the verifier's comes after it.
+    found = walk(parents, good, [[10, EOS, 12, 13]])
+    assert counts_of(found) == [[2], [2], [4], [EOS], [True]]
     assert found.tokens[0, :2].tolist() == [10, EOS]
     # With the verifier's own token.
-    found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
-    assert counts_of(found) == [[3], [accepted], [4], [EOS], [True]]
+    found = walk(parents, good, own=[[50, 51, EOS, 53, 54]])
+    assert counts_of(found) == [[3], [2], [4], [EOS], [True]]
     assert found.tokens.tolist() == [[10, 11, EOS]]
 
 
@@ -181,7 +176,7 @@ def test_trees(tree: Any, seed: int, several: bool) -> None:
     good = drafted == own.gather(1, torch.from_numpy(parents))
     if several:
         good |= torch.rand(good.shape) < 0.6
-    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2, None)
+    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2)
     assert_same(
         walks.walk_by_tensors(links_of(parents), drafted, (good, own), EOS, several), expected
     )
@@ -202,7 +197,8 @@ def test_chains(slots: int, seed: int, kind: str) -> None:
     # Nothing comes after EOS.
     good[:, 1:] &= drafted[:, :-1] != EOS
     own = own[:, :1] if kind == "drawn" else own
-    expected = walks.walk_along(drafted, good, own, EOS, torch.full((3,), slots), None)
+    chain = np.tile(np.arange(slots), (3, 1)), drafted.numpy()
+    expected = walks.walk(chain, good, own.expand(-1, slots + 1), EOS, [slots] * 3)
     links = walks.chain_links(slots, torch.device("cpu"))
     assert_same(
         walks.walk_by_tensors(links, drafted, (good, own), EOS, kind == "several"), expected

@@ -91,15 +91,17 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
         count = min(nodes, len(known))
         ways = ways_in(tree, row)
         found = ways[:count]
-        assert all(parent <= node for node, parent in enumerate(tree.after[row, :count].tolist()))
+        assert all(
+            parent <= node for node, parent in enumerate(tree.links.after[row, :count].tolist())
+        )
         assert len(set(found)) == count
         scores = [known[way] for way in found]
         expected = sorted(known.values(), reverse=True)[:count]
         assert scores == pytest.approx(expected, abs=1e-5)
         assert promised[row] == pytest.approx(sum(np.exp(expected)), abs=1e-5)
-        assert tree.depths[row, 1 : count + 1].tolist() == [len(way) for way in found]
+        assert tree.links.depths[row, 1 : count + 1].tolist() == [len(way) for way in found]
         for node, way in enumerate(found, start=1):
-            before = tree.ancestors[row, node].nonzero()[:, 0].tolist()
+            before = tree.links.ancestors[row, node].nonzero()[:, 0].tolist()
             assert before[0] == 0
             assert tuple(tokens[row, other - 1].item() for other in before[1:]) == way
         assert tokens[row, count:].tolist() == [PAD] * (nodes - count)
@@ -115,8 +117,8 @@ def part_of(lattice: Lattice, row: int) -> Lattice:
 
 def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
     """A row of trees, and a tree of one row."""
-    for name in ("tokens", "depths", "ancestors", "after"):
-        assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
+    for ours, own in zip((found.tokens, *found.links[:3]), (expected.tokens, *expected.links[:3])):
+        assert torch.equal(ours[row], own[0])
     assert found.parents_of(row) == expected.parents_of(0)
     assert found.chances()[row] == pytest.approx(expected.chances()[0])
 
@@ -193,15 +195,13 @@ def verify(tree: TreeDraft, after: dict[int, int]) -> Verification:
 def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> None:
     candidates = torch.tensor([[[3, 4], [5, 6]]])
     tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
-    found = tree.accept(StrictRule(), verify(tree, AFTER), None)
+    found = tree.accept(StrictRule(), verify(tree, AFTER))
     assert found.tokens.tolist() == [[4, 6, 7]]
     read = torch.cat([torch.tensor([[8]]), tree.tokens], dim=1)
     assert read.gather(1, found.sources).tolist() == [[8, 4, 6]]
     assert counts_of(found) == [[3], [2], [6], [7], [False]]
     # All are within reach of the best: of ways as long, the verifier's own.
-    assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER), None).tokens.tolist() == [
-        [4, 6, 7]
-    ]
+    assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER)).tokens.tolist() == [[4, 6, 7]]
     # Where that ends, any that is good.
-    other = tree.accept(RelaxedRule(9, 9.0), verify(tree, {8: 7, 3: 6, 6: 7}), None)
+    other = tree.accept(RelaxedRule(9, 9.0), verify(tree, {8: 7, 3: 6, 6: 7}))
     assert other.tokens.tolist() == [[3, 6, 7]]

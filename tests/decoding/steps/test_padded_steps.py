@@ -38,8 +38,7 @@ def draft(rows: int, nodes: int, alike: bool) -> Any:
 
     return SimpleNamespace(
         tokens=torch.randint(4, 24, (rows, nodes)),
-        depths=torch.randint(0, 3, shape),
-        ancestors=seen,
+        links=SimpleNamespace(depths=torch.randint(0, 3, shape), ancestors=seen),
     )
 
 

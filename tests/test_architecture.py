@@ -34,7 +34,7 @@ CEILINGS = {
     "cli": 1272,
     "criterions": 483,
     "data": 135,
-    "decoding": 5330,
+    "decoding": 4827,
     "engines": 1422,
     "evaluation": 1601,
     "files": 612,
@@ -45,7 +45,7 @@ CEILINGS = {
     "tasks": 710,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 144
+MAX_FILES = 138
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

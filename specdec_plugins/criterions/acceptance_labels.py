@@ -19,11 +19,11 @@ from specdec_plugins.decoding.acceptance.sampling import (
     log_probabilities,
 )
 from specdec_plugins.decoding.acceptance.verification import Verification
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafting import chosen_draft
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.drafter import Drafter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import sub
 from typing import NamedTuple
 
@@ -47,7 +48,6 @@ class Rows:
         scores: list[list[float]],
         drafted: list[int],
         called: list[bool],
-        verifier_called: bool = True,
     ) -> StepResult:
         """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
         # An EOS that the length limit forces was not drafted.
@@ -64,7 +64,6 @@ class Rows:
             called=called,
             lengths=self.lengths,
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
-            verifier_called=verifier_called,
         )
 
     def keep(self, rows: list[int]) -> None:
@@ -170,12 +169,8 @@ class Batch(Rows):
         max_lengths: list[int],
         longest_draft: int,
     ) -> None:
-        """
-        Args:
-            encoder_out: the verifier's, if its encoder was run.
-            prefix: forced tokens, which are not committed yet.
-            longest_draft: in slots or nodes.
-        """
+        """``prefix``: forced tokens, which are not committed yet; ``longest_draft``: in slots or
+        nodes."""
         super().__init__(max_lengths)
         self.net_input, self.encoder_out = net_input, encoder_out
         self.device = net_input["src_tokens"].device
@@ -204,33 +199,24 @@ class Batch(Rows):
         return self._on_device
 
     def commit(
-        self,
-        draft: Draft,
-        accepted: Accepted,
-        scores: Tensor,
-        states: Tensor | None,
-        verifier_called: bool = True,
+        self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None
     ) -> StepResult:
         """Append what was accepted of a draft, with the tokens' log-probabilities ``scores``
         ``(rows, n)`` and the verifier's ``states`` ``(rows, slots, channels)`` for a drafter that
         reads them."""
         if states is not None:
-            self._append_features(states, accepted)
+            if self.features is None:
+                self.features = states.new_empty(len(self.rows), self.capacity, states.size(-1))
+            # Rows of fewer tokens copy more behind them, which nobody reads.
+            slots = kernels.indices(max(accepted.committed), self.device)
+            row = kernels.indices(len(self.rows), self.device)[:, None]
+            positions = self.on_device.lengths[:, None] + slots
+            self.features[row, positions] = states[row, accepted.sources[:, : len(slots)]]
         called = draft.called
         before = zip(called, self.uncached, accepted.committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self.last, self._on_device = accepted.last, None
-        return self.append(accepted, scores.tolist(), draft.drafted, called, verifier_called)
-
-    def _append_features(self, states: Tensor, accepted: Accepted) -> None:
-        counts, sources = accepted.committed, accepted.sources
-        if self.features is None:
-            self.features = states.new_empty(len(self.rows), self.capacity, states.size(-1))
-        # Rows of fewer tokens copy more behind them, which nobody reads.
-        slots = kernels.indices(max(counts), self.device)
-        row = kernels.indices(len(counts), self.device)[:, None]
-        positions = self.on_device.lengths[:, None] + slots
-        self.features[row, positions] = states[row, sources[:, : max(counts)]]
+        return self.append(accepted, scores.tolist(), draft.drafted, called)
 
     def plan(self, draft_lengths: list[int]) -> None:
         """Set the draft lengths of the next step."""
@@ -242,3 +228,46 @@ class Batch(Rows):
         if self.features is not None:
             self.features = keep_rows(self.features, rows)
         self._on_device = None
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The prefixes that blocks are to follow, one for each row."""
+
+    tokens: Sequence[Sequence[int]]
+    """The prefixes of all rows of the batch; there may be other tokens after them."""
+    new: list[int]
+    """The number of last tokens of each prefix that the drafter has not cached; all of them if it
+    is bidirectional."""
+    lengths: list[int]
+    """Prefix lengths."""
+    last: Sequence[int]
+    """The token before each block."""
+    features: Tensor | None
+    """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
+    drafters that read them."""
+    slots: list[int] | None = None
+    """Slots of each row's block, at least 1; None: all."""
+    rows: list[int] | None = None
+    """The rows of the batch; None: all."""
+
+    @property
+    def cached(self) -> list[int]:
+        """The number of tokens of each prefix that the drafter has cached."""
+        return [length - new for length, new in zip(self.lengths, self.new)]
+
+
+def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
+    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
+
+    Args:
+        causal: the drafter has cached earlier tokens.
+        rows: those to draft for; None for all.
+    """
+    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
+    blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
+    if rows is not None:
+        new, lengths, last, blocks = (
+            [values[i] for i in rows] for values in (new, lengths, last, blocks)
+        )
+    return Prefixes(batch.tokens, new, lengths, last, batch.features, blocks, rows)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.batch import Batch, Results
+from specdec_plugins.decoding.batch import Batch, Results, prefixes_of
 from specdec_plugins.decoding.build import checked_block_size
-from specdec_plugins.decoding.drafting import prefixes_of
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -141,4 +141,5 @@ class DrafterAlone:
             read = ChainDraft.of(tokens[:, :-1])
             _, states, _ = self._verifier.score(batch.last, read, batch.lengths)
             self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
-        return batch.commit(ChainDraft.of(tokens), accepted, scores, states, states is not None)
+        result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
+        return replace(result, verifier_called=states is not None)

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
-from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.batch import Batch, prefixes_of
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft, LatticeTrees
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.lattice import SlotScores
 
@@ -154,20 +153,3 @@ class TreeDrafting(ChainDrafting):
         super().keep(rows, width)
         if self._trees is not None:
             self._trees.keep(rows)
-
-
-def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
-    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
-
-    Args:
-        causal: the drafter has cached earlier tokens.
-        rows: those to draft for; None for all.
-    """
-    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
-    blocks = None
-    if min(batch.draft_lengths) < slots:
-        blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
-    if rows is not None:
-        new, lengths, last = ([values[i] for i in rows] for values in (new, lengths, last))
-        blocks = None if blocks is None else [blocks[i] for i in rows]
-    return Prefixes(batch.tokens, new, lengths, last, batch.features, blocks, rows)

@@ -128,11 +128,8 @@ class SpeculativeGenerator:
         observers: Sequence[Observer] = (),
         encoder_out: EncoderOut | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch under a controller, counted in ``statistics``.
-
-        Args:
-            encoder_out: the encoder's output, if it has run.
-        """
+        """Translate a batch under a controller, counted in ``statistics``; ``encoder_out``: the
+        encoder's output, if it has run."""
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         precision = next(self.model.parameters()).dtype
         results = Results(self.limits, statistics, observers, precision)

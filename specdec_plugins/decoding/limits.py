@@ -89,11 +89,7 @@ class GenerationLimits:
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
-        """Read fairseq's generation config or a namespace; absent options have their defaults.
-
-        Raises:
-            ValueError: an option that speculative decoding does not honour, by name.
-        """
+        """Read fairseq's generation config or a namespace; absent options have their defaults."""
         for name, flag, nothing in REFUSED:
             value = getattr(args, name, nothing)
             if value is not None and value != nothing:
@@ -105,10 +101,7 @@ class GenerationLimits:
 
 
 def check_stock_search(options: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: an option that fairseq's search lacks.
-    """
+    """Refuse options that fairseq's search lacks."""
     instead = "translate with a drafter, or by --strategy AR of specdec-translate"
     if (penalty := options.get("repetition_penalty", 1)) != 1:
         raise ValueError(f"--repetition-penalty {penalty}: is not in fairseq's search; {instead}")

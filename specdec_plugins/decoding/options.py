@@ -41,10 +41,7 @@ def option_types(*owners: type) -> dict[str, Any]:
 
 
 def check_options(options: Any) -> None:
-    """
-    Raises:
-        ValueError: a value out of its bounds, by its flag.
-    """
+    """Refuse a value out of its bounds, by its flag."""
     for name, declared in option_fields(type(options)).items():
         value, bounds = getattr(options, name), declared.metadata
         minimum, maximum, choices = bounds["minimum"], bounds["maximum"], bounds["choices"]

@@ -188,11 +188,7 @@ class TraceRecorder(Observer):
 
 
 def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[int]]:
-    """Order a tree's tokens, those of ``path`` first; return their old indices and new parents.
-
-    Args:
-        parents, path: nodes, of which 0 is the root and i holds drafted token i - 1.
-    """
+    """Order a tree's tokens, those of ``path`` first; return their old indices and new parents."""
     order = path + [node for node in range(1, len(parents) + 1) if node not in path]
     new = {node: index for index, node in enumerate(order)}
     return [node - 1 for node in order], [new.get(parents[node - 1], -1) for node in order]

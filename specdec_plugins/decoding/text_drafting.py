@@ -46,9 +46,7 @@ class TextDrafting(Drafting):
     def of(cls, pad: int, symbols: Sequence[int], batch: Batch, draws: bool) -> TextDrafting:
         """Return the drafting of the texts that came with the batch, or of its source.
 
-        Args:
-            pad: in both dictionaries.
-            symbols: the target's number of each of the source's symbols.
+        ``symbols``: the target's number of each of the source's symbols.
         """
         net_input = batch.net_input
         rows = net_input.get(DRAFTS, net_input["src_tokens"]).tolist()
@@ -79,11 +77,7 @@ class TextDrafting(Drafting):
         return DrawnDraft(drafted, *fields, proposal=proposal)
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
-        """Find where the drafts of lost rows go on: of several places, at the nearest.
-
-        Args:
-            lost: rows as they are now.
-        """
+        """Find where the drafts of lost rows go on: of several places, at the nearest."""
         for i in lost:
             row, last = batch.rows[i], batch.tokens[i][-MATCHES[0] :]
             text, near = self._texts[row], self._next[row]

@@ -18,7 +18,6 @@ from scripted import corrupted, scripted_generator
 from strict import (
     BOS,
     DICTIONARY,
-    DRAFTERS,
     EOS,
     PAD,
     UNK,
@@ -109,31 +108,6 @@ def test_verifiers_of_every_shape(shape: str, rows: list[int]) -> None:
     generator = scripted_generator(model, script, 4, limits=limits)
     check_beam1(generator, batch)
     assert 0 < generator.statistics.accepted_tokens < generator.statistics.drafted_tokens
-
-
-@examples(60)
-@given(
-    name=st.sampled_from(sorted(DRAFTERS)),
-    seed=st.integers(0, 3),
-    lengths=st.sampled_from([[6], [1], [6, 2, 9, 1, 4]]),
-    sentences=st.integers(0, 999),
-    k=st.integers(1, K),
-    max_len_b=st.integers(1, 20),
-)
-def test_whatever_the_drafter(
-    name: str, seed: int, lengths: list[int], sentences: int, k: int, max_len_b: int
-) -> None:
-    generator = specdec(name, k=k, seed=seed, max_len_b=max_len_b)
-    check_beam1(generator, make_batch(lengths, seed=sentences))
-    assert generator.statistics.sentences == len(lengths)
-    assert generator.statistics.drafted_tokens == k * generator.statistics.steps
-
-
-@pytest.mark.parametrize("token", [BOS, PAD, EOS, UNK, 5])
-@pytest.mark.parametrize("slot", [None, 0, 2])
-def test_any_token_may_be_drafted_anywhere(slot: int | None, token: int) -> None:
-    tokens = [token] * K if slot is None else [6] * slot + [token] + [7] * (K - slot - 1)
-    check_beam1(specdec(tokens, max_len_b=13), make_batch([5, 3, 9, 1], seed=4))
 
 
 def test_what_follows_a_drafted_eos_is_not_committed() -> None:

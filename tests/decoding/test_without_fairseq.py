@@ -22,7 +22,7 @@ import importlib
 import pkgutil
 
 parts = "batch", "kernels", "limits", "options", "statistics", "step_result", "steps.cache"
-for name in (*parts, "steps.prefixes", "acceptance", "controllers", "drafts"):
+for name in (*parts, "acceptance", "controllers", "drafts"):
     found = importlib.import_module(f"specdec_plugins.decoding.{name}")
     for module in pkgutil.iter_modules(getattr(found, "__path__", ())):
         importlib.import_module(f"{found.__name__}.{module.name}")

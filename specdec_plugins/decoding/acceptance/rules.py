@@ -28,8 +28,8 @@ class AcceptanceRule:
     """Decides which drafted tokens may be committed, and which token the verifier adds.
 
     A rule judges every drafted token by itself. Of a chain the longest good beginning is then
-    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.walk.walk`. The
-    fields of a subclass are its options.
+    accepted, of a tree the path of :func:`.verification.walk`. The fields of a subclass are its
+    options.
     """
 
     name: ClassVar[str]
@@ -45,11 +45,7 @@ class AcceptanceRule:
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> AcceptanceRule | None:
-        """Return the rule, if these values of all options ask for it.
-
-        Raises:
-            ValueError: options that contradict each other.
-        """
+        """Return the rule, if these values of all options ask for it."""
         return cls()
 
     def __str__(self) -> str:
@@ -215,9 +211,6 @@ def rule_named(name: str) -> AcceptanceRule:
     """Return the rule of a ``--rule``: ``strict``, ``relaxed`` or ``relaxed:BETA:TAU``.
 
     The default BETA and TAU are those of the paper's tables.
-
-    Raises:
-        ValueError: another name.
     """
     if name == "strict":
         return StrictRule()

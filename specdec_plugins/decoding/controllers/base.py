@@ -64,11 +64,7 @@ class Controller:
         self.head: Head | None = None
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
-        """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing yet.
-
-        Raises:
-            ValueError: a bound above the block size, or no head where one is needed.
-        """
+        """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing."""
         max_draft = self.max_draft or block_size
         if not self.min_draft <= max_draft <= block_size:
             flags = f"--min-draft {self.min_draft} --max-draft {max_draft}"
@@ -132,11 +128,7 @@ class Controller:
 
 
 def controller_of(values: Mapping[str, Any]) -> Controller:
-    """Return the controller that options ask for; those of other controllers are ignored.
-
-    Raises:
-        ValueError: an unknown name, or a value out of bounds.
-    """
+    """Return the controller that options ask for; those of other controllers are ignored."""
     name = str(values["controller"])
     if name not in CONTROLLERS:
         raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")

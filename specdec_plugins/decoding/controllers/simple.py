@@ -139,12 +139,8 @@ class Confidence(Controller):
 
 def best_threshold(judged: list[tuple[float, bool]], default: float) -> float:
     """Return the threshold with the lowest rate of false accepts + 3 * rate of false rejects: that
-    of Transformers' ``assistant_confidence_threshold``.
-
-    Args:
-        judged: probabilities of slots, and True for those that were accepted.
-        default: the answer if all slots were accepted, or none.
-    """
+    of Transformers' ``assistant_confidence_threshold``; ``default`` if all slots were accepted, or
+    none. ``judged``: probabilities of slots, and True for those that were accepted."""
     probabilities, accepted = (np.array(column) for column in zip(*judged))
     if accepted.all() or not accepted.any():
         return default

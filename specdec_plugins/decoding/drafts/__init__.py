@@ -17,7 +17,7 @@ from specdec_plugins.decoding.acceptance import (
     Verification,
 )
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.walk import Links, chain_links, walk
+from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all
 from specdec_plugins.decoding.kernels import Floats, Ints, on_host
 from specdec_plugins.models.lattice import Lattice

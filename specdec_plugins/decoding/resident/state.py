@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance.walk import AcceptedPath, Links
+from specdec_plugins.decoding.acceptance.verification import AcceptedPath, Links
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
 from specdec_plugins.decoding.kernels import to_device, wait_for
 from specdec_plugins.decoding.steps.drafter import DrafterStep

@@ -15,15 +15,18 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import SamplingRule, Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.walk import AcceptedPath, chain_links, walk_by_tensors
+from specdec_plugins.decoding.acceptance.verification import (
+    AcceptedPath,
+    chain_links,
+    walk_by_tensors,
+)
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts.growth import HostLattice, grow_all
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.resident.state import Kind, Outcome, Shape, State, TreeInput
 from specdec_plugins.decoding.steps.cache import mask_by_tensors
-from specdec_plugins.decoding.steps.drafter import DrafterStep
+from specdec_plugins.decoding.steps.drafter import DrafterStep, block_inputs
 from specdec_plugins.decoding.steps.encoder import StockEncoder
-from specdec_plugins.decoding.steps.prefixes import block_inputs
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory

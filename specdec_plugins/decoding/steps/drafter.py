@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import indices, is_host, numbers, to_device
+from specdec_plugins.decoding.batch import Prefixes
+from specdec_plugins.decoding.kernels import (
+    Bools,
+    Floating,
+    Ints,
+    compiled,
+    indices,
+    is_host,
+    numbers,
+    to_device,
+)
 from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
@@ -18,13 +28,6 @@ from specdec_plugins.decoding.steps.encoder import (
     example_memory,
     example_tokens,
     frozen_encoder,
-)
-from specdec_plugins.decoding.steps.prefixes import (
-    DrafterInputs,
-    Prefixes,
-    empty_inputs,
-    fill_features,
-    fill_inputs,
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -182,7 +185,8 @@ class CachedDrafter(CachedModel):
         read = (window if self._sizes.exact else slots) * self.reads_features
         inputs = self._new(rows, slots, block_size, width, (read, self.step.channels), self._dtype)
         chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
-        counts = np.array((cached, prefixes.new, prefixes.slots_of(block_size), chosen))
+        blocks = prefixes.slots or [block_size] * len(chosen)
+        counts = np.array((cached, prefixes.new, blocks, chosen))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs[1:-1])
         among = np.empty((len(chosen), slots, slots), np.bool_)
         fill_inputs(arrays, np.array(prefixes.last), counts, among, (padding, self.causal))
@@ -201,3 +205,91 @@ class CachedDrafter(CachedModel):
 
     def keep(self, rows: list[int], width: int) -> None:
         super().keep(rows, width if self.causal else 0)
+
+
+class DrafterInputs(NamedTuple):
+    """Inputs of a drafter's step that depend on new tokens: its mask, then those of its ``run``."""
+
+    mask: Tensor
+    tokens: Tensor
+    is_mask: Tensor
+    positions: Tensor
+    block: Tensor
+    last: Tensor
+    features: Tensor | None
+
+
+def empty_inputs(
+    rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
+) -> DrafterInputs:
+    """Return buffers of so many slots; ``read``: slots and channels of features."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    return DrafterInputs(
+        torch.empty(rows, 1, slots, width + slots, dtype=dtype),
+        tokens,
+        torch.zeros(rows, slots, dtype=torch.bool),
+        positions,
+        torch.zeros(rows, block, dtype=torch.long),
+        torch.zeros(rows, dtype=torch.long),
+        torch.zeros(rows, *read, dtype=dtype),
+    )
+
+
+def block_inputs(
+    counts: tuple[Tensor, Tensor, int], index: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``is_mask``, positions and block of a causal drafter's inputs, and ``(rows, n, n)``
+    the new tokens that each sees, by tensor code.
+
+    Args:
+        counts: ``(rows,)`` cached and new tokens of each prefix, and slots of each block.
+        index: ``(n,)`` 0, 1, 2, …
+    """
+    cached, new, slots = counts
+    is_mask, end = index >= new[:, None], (new + slots)[:, None]
+    seen = torch.where(is_mask, end, index + 1)
+    block = new[:, None] + index[:block_size]
+    return is_mask, cached[:, None] + index, block, index < seen[..., None]
+
+
+@compiled
+def fill_inputs(
+    inputs: tuple[Ints, Bools, Ints, Ints, Ints],
+    befores: Ints,
+    counts: Ints,
+    among: Bools,
+    about: tuple[int, bool],
+) -> None:
+    """Fill in a step's inputs, but for the tokens of prefixes.
+
+    Args:
+        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
+        befores: ``(rows,)`` the token before each block.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
+        among: ``(rows, slots, slots)`` True for the new tokens that each sees.
+        about: a token for masks; True if tokens of a prefix do not see later ones.
+    """
+    tokens, is_mask, positions, block, last = inputs
+    masked, causal = about
+    slots = tokens.shape[1]
+    tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
+    for i in range(counts.shape[1]):
+        cached, new, count = counts[0, i], counts[1, i], counts[2, i]
+        last[i] = befores[i]
+        for slot in range(block.shape[1]):
+            block[i, slot] = new + slot
+        for slot in range(slots):
+            positions[i, slot] = cached + slot
+            is_mask[i, slot] = slot >= new
+            seen = slot + 1 if causal and slot < new else new + count
+            for other in range(slots):
+                among[i, slot, other] = other < seen
+
+
+@compiled
+def fill_features(features: Floating, states: Floating, counts: Ints) -> None:
+    """Fill features of new tokens from ``states`` ``(rows, n, channels)`` of the whole batch."""
+    features[:] = 0
+    for i in range(counts.shape[1]):
+        for slot in range(counts[1, i]):
+            features[i, slot] = states[counts[3, i], counts[0, i] + slot]

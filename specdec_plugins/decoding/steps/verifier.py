@@ -40,10 +40,7 @@ from specdec_plugins.models.layers import (
 
 
 def check_supported(model: BaseFairseqModel) -> None:
-    """
-    Raises:
-        UnsupportedModelError: names what a verifier's step does not reproduce exactly.
-    """
+    """Refuse a model that a verifier's step does not reproduce exactly."""
     for fault in _faults(model):
         supported = "the verifier must be a fairseq `transformer` (encoder-decoder)"
         raise UnsupportedModelError(f"{fault}; {supported}")
@@ -155,10 +152,6 @@ class CachedVerifier(CachedModel):
         engine: Engine | None = None,
         feature_layers: Collection[int] = (),
     ) -> None:
-        """
-        Raises:
-            UnsupportedModelError: a model that cannot be run exactly.
-        """
         engine, self.step = engine or EagerEngine(), VerifierStep(model, feature_layers)
         positions = model.decoder.embed_positions
         super().__init__(self.step, engine, lambda count: position_table(positions, count, padding))
@@ -176,9 +169,8 @@ class CachedVerifier(CachedModel):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the results of :class:`VerifierStep`; the next call overwrites them.
 
-        Args:
-            last: the last committed token of each row, EOS at the start.
-            lengths: committed tokens of each row, which are cached.
+        ``last``: the last committed token of each row, EOS at the start; ``lengths``: the number of
+        committed tokens, which are cached.
         """
         new, longest = draft.tokens.size(1) + 1, max(lengths)
         mask, tokens, positions = self._inputs(last, draft, lengths)

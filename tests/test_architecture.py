@@ -34,7 +34,7 @@ CEILINGS = {
     "cli": 1272,
     "criterions": 483,
     "data": 135,
-    "decoding": 4827,
+    "decoding": 4822,
     "engines": 1422,
     "evaluation": 1601,
     "files": 612,

@@ -73,8 +73,7 @@ class SpeculativeGenerator:
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
                 "verified, which --sampling must not depend on; use tree or constant"
             )
-        self.statistics = DecodingStatistics()
-        self.observers: list[Observer] = []
+        self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         self.model, engine = verifier, engine or EagerEngine()
         self._source = drafter if isinstance(drafter, DraftSource) else None
         self._drafter = None if isinstance(drafter, DraftSource) else drafter

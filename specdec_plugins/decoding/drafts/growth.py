@@ -31,14 +31,23 @@ def _largest(chances: Floats) -> int:
 
 
 @compiled
+def _follow(scores: Scores, gain: float, chances: Floats) -> None:
+    """Fill in the log-probabilities of the paths to the children of a node of ``gain``."""
+    top, total = scores.max(), 0.0
+    for score in scores:
+        total += math.exp(score - top)
+    shift = gain - (top + math.log(total))
+    for child, score in enumerate(scores):
+        chances[child] = score + shift
+
+
+@compiled
 def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -> float:
     """Fill in one row's tree, and return its expected accepted length.
 
-    Every node that is taken offers its best child that is not: the most probable of all offered
-    children is taken next.
+    Every node that is taken offers its best child that is not; the best offer is taken next.
 
     Args:
-        lattice: a row's candidates, first and following scores; see :class:`Lattice`.
         bounds: the first slot to fill, the candidate of the slot before it that the tree follows,
             the slot to stop at, and EOS.
         tree: the first of :data:`Trees`, all zeros but tokens, full of pad.
@@ -69,12 +78,7 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
         slot = begin + depths[node]
         if slot < slots and (node == 0 or tokens[node - 1] != eos):
             scores = first if slot == 0 else following[slot - 1, cells[node]]
-            top, total = scores.max(), 0.0
-            for score in scores:
-                total += math.exp(score - top)
-            shift = gain[node] - (top + math.log(total))
-            for child, score in enumerate(scores):
-                chances[node, child] = score + shift
+            _follow(scores, gain[node], chances[node])
             offered[node] = _largest(chances[node])
             offers[node] = chances[node, offered[node]]
     return expected

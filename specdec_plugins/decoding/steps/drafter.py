@@ -24,7 +24,6 @@ from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
     Encode,
-    all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
@@ -56,7 +55,8 @@ class DrafterStep(CachedStep):
         with torch.no_grad():
             self.layers = self.decoder.runners(frozen=True)
             self.score = self.decoder.slot_scorer()
-            self.projections = [*all_projections(self.layers), *self.score.projections]
+            self.projections = [x for layer in self.layers for x in layer.projections]
+            self.projections += self.score.projections
             self.lookups = [self.tables.embed_tokens.weight, *self.score.lookups]
             if model.uses_verifier_features:
                 self._read = self.decoder.feature_reader()

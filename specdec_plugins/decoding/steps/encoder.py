@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,6 @@ from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
-    LayerRunner,
-    Projection,
     additive,
     among_themselves,
     positioned,
@@ -114,7 +112,7 @@ class EncoderStep(SourceStep):
         self.encoder = encoder
         with torch.no_grad():
             self._layers = [EncoderLayerRunner(layer, True) for layer in encoder.layers]
-        self.projections = all_projections(self._layers)
+        self.projections = [x for layer in self._layers for x in layer.projections]
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         """Return states of embedded tokens ``x`` ``(batch, source, channels)``, of the same shape.
@@ -180,11 +178,6 @@ class CachedModel:
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
         self._memory = self._memory.keep(rows, self._cache.keep(rows, width))
-
-
-def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
-    """Return the projections of all layers."""
-    return [projection for layer in layers for projection in layer.projections]
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:

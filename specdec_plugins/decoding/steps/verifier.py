@@ -17,7 +17,6 @@ from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host
 from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
-    all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
@@ -84,7 +83,7 @@ class VerifierStep(CachedStep):
         with torch.no_grad():
             self.layers = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
         self._project = projection(self.decoder.output_projection)
-        self.projections = [*all_projections(self.layers), self._project]
+        self.projections = [x for layer in self.layers for x in layer.projections] + [self._project]
         self.lookups = [self.decoder.embed_tokens.weight]
 
     def run(

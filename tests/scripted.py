@@ -9,11 +9,11 @@ import torch
 from conftest import make_dictionary
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import StepResult, TraceRecorder
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.lattice import Lattice
 

@@ -13,10 +13,10 @@ from scripted import ScriptedDrafter, scripted_generator
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 
 DICTIONARY = make_dictionary()
 BOS, PAD, EOS, UNK = 0, 1, 2, 3

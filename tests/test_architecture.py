@@ -32,20 +32,20 @@ CEILINGS = {
     "root": 166,
     "checkpoints": 1540,
     "cli": 1062,
-    "criterions": 483,
+    "criterions": 475,
     "data": 135,
-    "decoding": 5314,
+    "decoding": 4809,
     "engines": 999,
     "evaluation": 1525,
     "files": 577,
     "host": 328,
-    "inference": 2058,
+    "inference": 2057,
     "jobs": 1314,
     "models": 1899,
     "tasks": 573,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 138
+MAX_FILES = 132
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -19,15 +19,14 @@ from specdec_plugins.decoding.acceptance.sampling import (
     log_probabilities,
 )
 from specdec_plugins.decoding.acceptance.verification import Verification
-from specdec_plugins.decoding.drafting import draw_chain
-from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
+from specdec_plugins.decoding.batch import Prefixes
+from specdec_plugins.decoding.drafting import chosen_draft
+from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.models.lattice import SlotScores
 
 
 @dataclass(frozen=True)
@@ -160,28 +159,21 @@ class AcceptanceLabeller:
         new = [0] * len(cuts) if self.drafter.causal else cuts
         prefixes = Prefixes(target.tolist(), new, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
-        draft = self._draft(states, scores)
+        sizes = [self.block_size] * len(cuts)
+        scoring = self.scoring if self.rule.draws else None
+        draft = chosen_draft((sizes, cut.new_tensor(sizes)), states, scores, scoring)
         logits, *_ = self.verifier.score(last, draft, cuts)
-        known = target[:, : max(cuts)], cut, draft.tokens, draft.ancestors
+        known = target[:, : max(cuts)], cut, draft.tokens, draft.links.ancestors
         logits = penalised(logits, self.scoring.repetition_penalty, *known)
         lprobs = log_probabilities(logits, self.scoring.temperature)
-        self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
+        self._bans.apply(lprobs, cut[:, None] + draft.links.depths, None)
         verification = Verification(lprobs, self.eos)
-        counts = draft.accept(self.rule, verification, None).accepted
+        counts = draft.accept(self.rule, verification).accepted
         accepted = torch.tensor(counts, device=cut.device)
         slots = torch.arange(self.block_size, device=accepted.device)
         chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
         if self.rule.draws:
-            p = self.rule.probabilities_of(verification, draft.tokens, draft.after)
+            after = draft.links.after.expand_as(draft.tokens)
+            p = self.rule.probabilities_of(verification, draft.tokens, after)
             chances = acceptance_probabilities(p, draft.confidences)
         return states, draft.confidences, draft.tokens, accepted, chances
-
-    def _draft(self, states: Tensor, scores: SlotScores) -> ChainDraft:
-        """Choose the draft as decoding does."""
-        rows, slots, _ = states.shape
-        drafted, lengths = [slots] * rows, torch.full((rows,), slots, device=states.device)
-        if self.rule.draws:
-            tokens, proposal = draw_chain(scores, self.scoring)
-            return DrawnDraft(tokens, drafted, lengths, states, proposal.drawn, proposal=proposal)
-        tokens, confidences = scores.choose_with_confidence()
-        return ChainDraft(tokens, drafted, lengths, states, confidences)

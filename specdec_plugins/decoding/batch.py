@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import sub
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import Floating, Ints
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
@@ -36,28 +37,33 @@ class Rows:
         self.lengths = [0] * len(self.rows)
         """The number of them."""
 
+    @property
+    def room(self) -> list[int]:
+        """The number of tokens that each row may still have before EOS."""
+        return list(map(sub, self.max_lengths, self.lengths))
+
     def append(
         self,
         accepted: Accepted,
         scores: list[list[float]],
         drafted: list[int],
         called: list[bool],
-        verifier_called: bool = True,
     ) -> StepResult:
         """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
+        # An EOS that the length limit forces was not drafted.
+        counts = list(map(min, accepted.accepted, self.room))
         rows = zip(self.tokens, self.scores, accepted.committed, accepted.tokens.tolist(), scores)
         for tokens, logs, count, new, log in rows:
             tokens += new[:count]
             logs += log[:count]
         self.lengths = [len(tokens) for tokens in self.tokens]
         return StepResult(
-            **vars(accepted),
+            **{**vars(accepted), "accepted": counts},
             rows=self.rows,
             drafted=drafted,
             called=called,
             lengths=self.lengths,
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
-            verifier_called=verifier_called,
         )
 
     def keep(self, rows: list[int]) -> None:
@@ -67,44 +73,65 @@ class Rows:
                 setattr(self, name, [values[i] for i in rows])
 
 
-class Results(Observer):
-    """The hypotheses of a batch, complete as its rows finish."""
+class Results:
+    """Makes the hypotheses of a batch, step by step."""
 
     def __init__(
         self,
-        rows: int,
         limits: GenerationLimits,
         statistics: DecodingStatistics,
+        observers: Sequence[Observer],
         precision: torch.dtype,
     ) -> None:
         """Start the clock; scores have the models' ``precision``, at least float32."""
-        self._precision = torch.promote_types(precision, torch.float32)
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
-        self._accepted: list[list[int]] = [[] for _ in range(rows)]
-        self._committed: list[list[int]] = [[] for _ in range(rows)]
-        self._forced = [0] * rows
         self._limits, self._statistics = limits, statistics
+        self._observers = (statistics, *observers)
+        self._precision = torch.promote_types(precision, torch.float32)
         self._start = time.perf_counter()
 
-    def begin(self, forced: list[int]) -> None:
-        self._forced = forced
+    def decode(
+        self,
+        batch: Rows,
+        forced: list[int],
+        step: Callable[[], tuple[StepResult, Judgement | None]],
+        keep: Callable[[list[int], int], None] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Make steps until all rows have ended; return their hypotheses.
 
-    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
-        for row, accepted, committed in zip(result.rows, result.accepted, result.committed):
-            self._accepted[row].append(accepted)
-            self._committed[row].append(committed)
+        Args:
+            forced: the number of forced tokens of each row, which are committed.
+            step: commits tokens of all rows.
+            keep: goes on with some rows only, of which none has more tokens than the second value.
+        """
+        hypotheses: list[list[Hypothesis]] = [[] for _ in forced]
+        accepted: list[list[int]] = [[] for _ in forced]
+        parts = [[count] * (count > 0) for count in forced]
+        for observer in self._observers:
+            observer.begin(forced)
+        while batch.rows:
+            result, judgement = step()
+            for observer in self._observers:
+                observer.step(result, judgement)
+            for i, row in enumerate(result.rows):
+                accepted[row].append(result.accepted[i])
+                parts[row].append(result.committed[i])
+                if result.finished[i]:
+                    hypothesis = self._hypothesis(batch.tokens[i], batch.scores[i], parts[row])
+                    hypothesis |= {"accepted": accepted[row], "steps": len(accepted[row])}
+                    hypotheses[row] = [{**hypothesis, "forced": forced[row]}]
+            if any(result.finished):
+                batch.keep(result.kept)
+                if batch.rows and keep is not None:
+                    keep(result.kept, max(batch.lengths))
+        for observer in self._observers:
+            observer.end(hypotheses)
+        self._statistics.total_seconds += time.perf_counter() - self._start
+        return hypotheses
 
-    def take(self, batch: Rows, result: StepResult) -> None:
-        """Take a step's finished rows out of the batch, which goes on with the others."""
-        for i, row in enumerate(batch.rows):
-            if result.finished[i]:
-                self._finish(row, batch.tokens[i], batch.scores[i])
-        batch.keep(result.kept)
-
-    def _finish(self, row: int, words: list[int], logs: list[float]) -> None:
-        """Make a row's hypothesis of its tokens and their log-probabilities."""
-        accepted, forced = self._accepted[row], self._forced[row]
-        parts = [forced, *self._committed[row]] if forced else self._committed[row]
+    def _hypothesis(self, words: list[int], logs: list[float], parts: list[int]) -> Hypothesis:
+        """Return a row's hypothesis of its tokens and their log-probabilities."""
+        self._statistics.sentences += 1
+        self._statistics.latencies.append(time.perf_counter() - self._start)
         # As ordinary tensors: fairseq's commands change scores in place.
         with torch.inference_mode(False):
             tokens, scores = torch.tensor(words), torch.tensor(logs, dtype=self._precision)
@@ -113,23 +140,14 @@ class Results(Observer):
                 # As a tensor, whose powers may be infinite.
                 length = torch.tensor(len(tokens), dtype=torch.float64)
                 score = score / float(length**self._limits.lenpen)
-            hypothesis: Hypothesis = {
+            return {
                 "tokens": tokens,
                 "score": score,
                 "positional_scores": scores,
                 "attention": torch.empty(0),
                 "alignment": torch.empty(0),
-                "steps": len(accepted),
-                "accepted": accepted,
-                "forced": forced,
                 "history": [{"tokens": part} for part in torch.split(tokens, parts)],
             }
-        self.hypotheses[row].append(hypothesis)
-        self._statistics.sentences += 1
-        self._statistics.latencies.append(time.perf_counter() - self._start)
-
-    def end(self, hypotheses: list[list[Hypothesis]]) -> None:
-        self._statistics.total_seconds += time.perf_counter() - self._start
 
 
 class RowCounts(NamedTuple):
@@ -151,12 +169,8 @@ class Batch(Rows):
         max_lengths: list[int],
         longest_draft: int,
     ) -> None:
-        """
-        Args:
-            encoder_out: the verifier's, if its encoder was run.
-            prefix: forced tokens, which are not committed yet.
-            longest_draft: in slots or nodes.
-        """
+        """``prefix``: forced tokens, which are not committed yet; ``longest_draft``: in slots or
+        nodes."""
         super().__init__(max_lengths)
         self.net_input, self.encoder_out = net_input, encoder_out
         self.device = net_input["src_tokens"].device
@@ -184,51 +198,25 @@ class Batch(Rows):
             self._on_device = RowCounts(*kernels.to_device(counts, self.device).unbind())
         return self._on_device
 
-    def room(self, slots: int) -> list[int] | None:
-        """Return the tokens that each row may still have before EOS; None if all have room for
-        ``slots``."""
-        room = [limit - length for limit, length in zip(self.max_lengths, self.lengths)]
-        return room if min(room) < slots else None
-
     def commit(
-        self,
-        draft: Draft,
-        accepted: Accepted,
-        scores: Tensor,
-        states: Tensor | None,
-        verifier_called: bool = True,
+        self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None
     ) -> StepResult:
-        """Append what was accepted of a draft.
-
-        Args:
-            scores: ``(rows, n)`` log-probabilities of ``accepted.tokens``.
-            states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
-        """
+        """Append what was accepted of a draft, with the tokens' log-probabilities ``scores``
+        ``(rows, n)`` and the verifier's ``states`` ``(rows, slots, channels)`` for a drafter that
+        reads them."""
         if states is not None:
-            self._append_features(states, accepted)
+            if self.features is None:
+                self.features = states.new_empty(len(self.rows), self.capacity, states.size(-1))
+            # Rows of fewer tokens copy more behind them, which nobody reads.
+            slots = kernels.indices(max(accepted.committed), self.device)
+            row = kernels.indices(len(self.rows), self.device)[:, None]
+            positions = self.on_device.lengths[:, None] + slots
+            self.features[row, positions] = states[row, accepted.sources[:, : len(slots)]]
         called = draft.called
         before = zip(called, self.uncached, accepted.committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self.last, self._on_device = accepted.last, None
-        return self.append(accepted, scores.tolist(), draft.drafted, called, verifier_called)
-
-    def _append_features(self, states: Tensor, accepted: Accepted) -> None:
-        counts, sources = accepted.committed, accepted.sources
-        if self.features is None:
-            shape = len(self.rows), self.capacity, states.size(-1)
-            self.features = states.new_empty(shape)
-        # Compiled code does not look where it writes.
-        assert max(map(int.__add__, self.lengths, counts)) <= self.capacity
-        if kernels.is_host(self.device):
-            features, new = kernels.numbers(self.features), kernels.numbers(states.contiguous())
-            bounds = np.array((self.lengths, counts))
-            _copy(features, new, bounds, kernels.on_host(sources))
-            return
-        # Rows of fewer tokens copy more behind them, which nobody reads.
-        slots = kernels.indices(max(counts), self.device)
-        row = kernels.indices(len(counts), self.device)[:, None]
-        positions = self.on_device.lengths[:, None] + slots
-        self.features[row, positions] = states[row, sources[:, : max(counts)]]
+        return self.append(accepted, scores.tolist(), draft.drafted, called)
 
     def plan(self, draft_lengths: list[int]) -> None:
         """Set the draft lengths of the next step."""
@@ -242,9 +230,44 @@ class Batch(Rows):
         self._on_device = None
 
 
-@kernels.compiled
-def _copy(target: Floating, new: Floating, bounds: Ints, sources: Ints) -> None:
-    """Copy rows ``sources`` ``(rows, n)`` of ``new``; ``bounds``: ``(2, rows)`` lengths, counts."""
-    for row in range(bounds.shape[1]):
-        for n in range(bounds[1, row]):
-            target[row, bounds[0, row] + n] = new[row, sources[row, n]]
+@dataclass(frozen=True)
+class Prefixes:
+    """The prefixes that blocks are to follow, one for each row."""
+
+    tokens: Sequence[Sequence[int]]
+    """The prefixes of all rows of the batch; there may be other tokens after them."""
+    new: list[int]
+    """The number of last tokens of each prefix that the drafter has not cached; all of them if it
+    is bidirectional."""
+    lengths: list[int]
+    """Prefix lengths."""
+    last: Sequence[int]
+    """The token before each block."""
+    features: Tensor | None
+    """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
+    drafters that read them."""
+    slots: list[int] | None = None
+    """Slots of each row's block, at least 1; None: all."""
+    rows: list[int] | None = None
+    """The rows of the batch; None: all."""
+
+    @property
+    def cached(self) -> list[int]:
+        """The number of tokens of each prefix that the drafter has cached."""
+        return [length - new for length, new in zip(self.lengths, self.new)]
+
+
+def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
+    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
+
+    Args:
+        causal: the drafter has cached earlier tokens.
+        rows: those to draft for; None for all.
+    """
+    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
+    blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
+    if rows is not None:
+        new, lengths, last, blocks = (
+            [values[i] for i in rows] for values in (new, lengths, last, blocks)
+        )
+    return Prefixes(batch.tokens, new, lengths, last, batch.features, blocks, rows)

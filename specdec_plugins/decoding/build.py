@@ -1,21 +1,27 @@
-"""The factory of generators, for all doors."""
+"""The factory of generators, and the made-up sentences that warm them up."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
+import time
+from copy import deepcopy
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
-from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.kernels import is_host, wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -26,19 +32,18 @@ logger = logging.getLogger(__name__)
 
 GPU_NODES = 32
 """Nodes of the recommended trees on a GPU."""
+LONGEST, RECORDED = 32, (32, 64, 128)
+"""Source tokens of the longest made-up sentence, and those where each size is recorded."""
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
-    """Return the block size to use: the one asked for, or by default the drafter's.
-
-    Raises:
-        ValueError: the drafter was not trained for so many slots.
-    """
+    """Return the block size to use, by default the drafter's."""
     trained = drafter.block_size
     size = trained if block_size is None else block_size
     if not 1 <= size <= trained:
-        trained_for = f"the drafter was trained for blocks of 1 to {trained}"
-        raise ValueError(f"--block-size {size}: {trained_for}")
+        raise ValueError(
+            f"--block-size {size}: the drafter was trained for blocks of 1 to {trained}"
+        )
     return size
 
 
@@ -53,18 +58,17 @@ def recommended(
     """
     if not isinstance(controller, Auto):
         return controller
-    nodes, max_rows = controller.tree_nodes, controller.max_rows
-    is_default = (nodes, controller.redraft_below) == (Tree.tree_nodes, Tree.redraft_below)
-    if is_default and not drafter.decoder.causal:
+    options = asdict(controller)
+    default = options["tree_nodes"] == Tree.tree_nodes
+    if default and options["redraft_below"] == Tree.redraft_below and not drafter.decoder.causal:
         # The published drafter, with whole blocks as published.
         return Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
-    if nodes == Tree.tree_nodes and isinstance(engine, CudaGraphsEngine):
-        nodes = GPU_NODES
+    if default and isinstance(engine, CudaGraphsEngine):
+        options["tree_nodes"] = GPU_NODES
     on_cpu = next(drafter.parameters()).device.type == "cpu"
-    if max_rows is None and rule.lossless and on_cpu:
-        max_rows = 2 if engine.sizes.exact else 1
-    options = {option.name: getattr(controller, option.name) for option in fields(Tree)}
-    return Tree(**{**options, "tree_nodes": nodes, "max_rows": max_rows})
+    if controller.max_rows is None and rule.lossless and on_cpu:
+        options["max_rows"] = 2 if engine.sizes.exact else 1
+    return Tree(**options)
 
 
 def build_generator(
@@ -84,42 +88,63 @@ def build_generator(
     Defaults are the drafter's block size, strict acceptance of whole blocks, and PyTorch.
 
     Raises:
-        ValueError: a block size that the drafter was not trained for, or a controller that does not
-            fit it.
+        ValueError: a block size or a controller that does not fit the drafter.
         UnsupportedModelError: a verifier that cannot be run exactly.
     """
-    controller = controller or Constant()
-    engines = engines or Engines.both(EagerEngine())
+    controller, engines = controller or Constant(), engines or Engines.both(EagerEngine())
     rest = rule, limits, engines.verifier
     if drafter is None or not controller.drafts:
         return SpeculativeGenerator(verifier, None, tgt_dict, None, *rest)
     block_size = checked_block_size(drafter, block_size)
     if isinstance(controller, Auto):
         controller = recommended(controller, drafter, rule or StrictRule(), engines.verifier)
-        limit = controller.max_rows if isinstance(controller, Tree) else None
-        limited = "" if limit is None else f" --max-rows {limit}"
-        logger.info("--controller auto: %s%s", controller.name, limited)
+        logger.info("--controller auto: %s", controller)
     drafter.attach_verifier(verifier)
     cached, controller = CachedDrafter(drafter, engines.drafter), controller.ready(block_size, head)
     return SpeculativeGenerator(verifier, cached, tgt_dict, controller, *rest)
 
 
-def build_drafter_alone(
-    drafter: Drafter,
-    verifier: TransformerModelBase | None,
-    tgt_dict: Dictionary,
-    block_size: int | None = None,
-    limits: GenerationLimits | None = None,
-    engines: Engines | None = None,
-) -> DrafterAlone:
-    """Return a generator that commits drafts unverified; it ignores a repetition penalty.
+def warm_up(
+    generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
+) -> float:
+    """Decode made-up batches of ``rows`` sentences in common sizes, for which engines and loops
+    compile, and of at most ``positions`` source tokens; return the seconds it took.
 
-    Raises:
-        ValueError: a block size that the drafter was not trained for, or no verifier, where the
-            drafter reads its encoder or its states.
+    Controllers, statistics and torch's random numbers stay as they were.
     """
-    if verifier is not None:
-        drafter.attach_verifier(verifier)
-    size = checked_block_size(drafter, block_size)
-    engines = engines or Engines.both(EagerEngine())
-    return DrafterAlone(drafter, tgt_dict, size, limits or GenerationLimits(), engines)
+    sizes, limits, start = generator.engines.verifier.sizes, generator.limits, time.perf_counter()
+    device = next(generator.model.parameters()).device
+    if not generator.controller.real:
+        return 0.0
+    if not sizes.exact:
+        padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
+        batches = [(rows, length, length) for length in padded]
+    elif is_host(device):
+        batches = [(rows, 8, 8)]
+    else:
+        # A step is recorded for each number of rows to which a batch shrinks.
+        halves = [rows >> n for n in range(rows.bit_length())]
+        batches = [(count, length, 1) for length in RECORDED for count in halves]
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for count, length, limit in batches:
+                limit = max(min(limit, positions), limits.min_len)
+                generator.limits = replace(limits, max_len_a=0, max_len_b=limit)
+                batch = made_up(source, count, min(length, positions), device)
+                generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
+    finally:
+        generator.limits = limits
+    wait_for(device)
+    return time.perf_counter() - start
+
+
+def made_up(
+    source: Dictionary, rows: int, length: int, device: torch.device | None = None
+) -> Sample:
+    """Return a batch of sentences of so many tokens, EOS included, each of other words."""
+    words = len(source) - source.nspecial
+    counts = torch.arange(rows * length, device=device)
+    tokens = source.nspecial + counts.view(rows, length) % max(words, 1)
+    tokens[:, -1] = source.eos()
+    lengths = torch.full((rows,), length, device=device)
+    return {"id": counts[:rows], "net_input": {"src_tokens": tokens, "src_lengths": lengths}}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.batch import Batch, Results
-from specdec_plugins.decoding.drafting import prefixes_of
+from specdec_plugins.decoding.batch import Batch, Results, prefixes_of
+from specdec_plugins.decoding.build import checked_block_size
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -19,39 +20,46 @@ from specdec_plugins.decoding.step_result import Hypothesis, Observer, StepResul
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.decoding.target_prefix import TargetPrefix, with_prefix
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
+    from fairseq.models.transformer import TransformerModelBase
 
 
 class DrafterAlone:
     """fairseq's generator contract: whole blocks are committed as they are drafted.
 
     Scores are the drafter's; forced tokens have log-probability 0. The verifier runs only where
-    the drafter reads its encoder or its states.
+    the drafter reads its encoder or its states; a repetition penalty is ignored.
     """
 
     def __init__(
         self,
         drafter: Drafter,
+        verifier: TransformerModelBase | None,
         tgt_dict: Dictionary,
-        block_size: int,
-        limits: GenerationLimits,
-        engines: Engines,
+        block_size: int | None = None,
+        limits: GenerationLimits | None = None,
+        engines: Engines | None = None,
     ) -> None:
+        """``verifier``: None for a drafter that reads neither its encoder nor its states."""
+        if verifier is not None:
+            drafter.attach_verifier(verifier)
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
-        self.drafter, self.block_size, self.engines = drafter, block_size, engines
-        self.limits, self._bans = limits, TokenBans(limits, self.pad, tgt_dict.unk(), self.eos)
+        self.drafter, self.block_size = drafter, checked_block_size(drafter, block_size)
+        self.limits = limits or GenerationLimits()
+        self.engines = engines or Engines.both(EagerEngine())
+        self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions = int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
-        self._verifier = None
+        self._drafter, self._verifier = CachedDrafter(drafter, self.engines.drafter), None
         if drafter.reads_verifier:
-            models = drafter.verifier.eval(), self.pad, engines.verifier
+            models = drafter.verifier.eval(), self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)
-        self._drafter = CachedDrafter(drafter, engines.drafter)
 
     @torch.inference_mode()
     def generate(
@@ -63,26 +71,16 @@ class DrafterAlone:
     ) -> list[list[Hypothesis]]:
         """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
-        rows, precision = len(net_input["src_tokens"]), next(self.drafter.parameters()).dtype
-        results = Results(rows, self.limits, self.statistics, precision)
-        observers = (results, self.statistics, *self.observers)
+        precision = next(self.drafter.parameters()).dtype
+        results = Results(self.limits, self.statistics, self.observers, precision)
         with self.engines.running():
             batch, forced = self._start(net_input)
-            for observer in observers:
-                observer.begin(forced)
-            while batch.rows:
-                with self.statistics.stopwatch("draft", batch.device):
-                    result = self._step(batch)
-                for observer in observers:
-                    observer.step(result)
-                if any(result.finished):
-                    results.take(batch, result)
-                    for model in (self._drafter, self._verifier) if batch.rows else ():
-                        if model is not None:
-                            model.keep(result.kept, max(batch.lengths))
-        for observer in observers:
-            observer.end(results.hypotheses)
-        return results.hypotheses
+            return results.decode(batch, forced, lambda: (self._step(batch), None), self._keep)
+
+    def _keep(self, rows: list[int], width: int) -> None:
+        self._drafter.keep(rows, width)
+        if self._verifier is not None:
+            self._verifier.keep(rows, width)
 
     def _start(self, net_input: NetInput) -> tuple[Batch, list[int]]:
         """Read the source, and commit the forced tokens."""
@@ -96,20 +94,20 @@ class DrafterAlone:
                 self._verifier.start(encoder_out, batch.capacity)
             self._drafter.start(net_input, encoder_out, batch.capacity)
         if any(prefix.lengths):
-            scores = torch.zeros_like(prefix.tokens).float()
-            result = self._commit(batch, prefix.accepted(), scores)
+            result = self._commit(batch, prefix.accepted(), torch.zeros(prefix.tokens.shape))
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
         batch.plan([self.block_size] * len(batch.rows))
         return batch, prefix.lengths
 
     def _step(self, batch: Batch) -> StepResult:
         """Draft a block, and commit it up to EOS."""
-        tokens, scores = self._draft(batch)
-        rows, slots = tokens.tolist(), indices(self.block_size, batch.device)
+        with self.statistics.stopwatch("draft", batch.device):
+            tokens, scores = self._draft(batch)
+        rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
         last = [row[count - 1] for row, count in zip(rows, counts)]
         finished = [token == self.eos for token in last]
-        verified, sources = [0] * len(rows), slots.expand_as(tokens)
+        verified = [0] * len(rows)
         accepted = Accepted(tokens, sources, counts, counts, verified, last, finished)
         return self._commit(batch, accepted, scores)
 
@@ -119,8 +117,7 @@ class DrafterAlone:
         prefixes = prefixes_of(batch, self._drafter.causal, slots)
         states, slot_scores = self._drafter.draft(prefixes, slots)
         tokens = slot_scores.choose()
-        last = to_device(batch.last, batch.device)
-        previous = torch.cat([last[:, None], tokens[:, :-1]], dim=1)
+        previous = torch.cat([to_device(batch.last, batch.device)[:, None], tokens[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if decoder.draft_vocabulary is not None:
@@ -144,4 +141,5 @@ class DrafterAlone:
             read = ChainDraft.of(tokens[:, :-1])
             _, states, _ = self._verifier.score(batch.last, read, batch.lengths)
             self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
-        return batch.commit(ChainDraft.of(tokens), accepted, scores, states, states is not None)
+        result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
+        return replace(result, verifier_called=states is not None)

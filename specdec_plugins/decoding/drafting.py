@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Scoring
+from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
-from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.batch import Batch, prefixes_of
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft, LatticeTrees
-from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.lattice import SlotScores
 
 
@@ -39,58 +37,43 @@ class Drafting:
         """Go on with ``rows`` only, none of which has more than ``width`` committed tokens."""
 
 
-class DraftSource(ABC):
-    """Proposes drafts without a trained drafter."""
+@dataclass(frozen=True)
+class DraftSource:
+    """Drafts without a trained drafter."""
 
+    drafting: Callable[[Batch, bool], Drafting]
+    """Returns the drafting of a batch; True: its drafts are for sampling."""
     engine: Engine | None = None
-    """Runs the model that it has, if it has one."""
-
-    @abstractmethod
-    def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> Drafting:
-        """Return the drafting of a batch; ``draws``: its drafts are for sampling."""
+    """Runs the model that proposes them, if one does."""
 
 
 class ChainDrafting(Drafting):
-    """Chooses each slot's token after the one before it."""
+    """Chooses each slot's token after the one before it, or draws it by a ``scoring``."""
 
     def __init__(
-        self, drafter: CachedDrafter, stopwatch: Stopwatch, with_confidences: bool = False
+        self,
+        drafter: CachedDrafter,
+        batch: Batch,
+        scoring: Scoring | None = None,
+        with_confidences: bool = False,
     ) -> None:
+        """Let the drafter read the source.
+
+        ``with_confidences``: drafts have the drafter's probability of each token.
         """
-        Args:
-            stopwatch: times the drafter's encoder and its passes.
-            with_confidences: drafts have the drafter's probability of each token.
-        """
-        self.drafter, self._stopwatch = drafter, stopwatch
-        self._with_confidences, self._started = with_confidences, False
+        self.drafter = drafter
+        self._scoring, self._with_confidences = scoring, with_confidences
+        drafter.start(batch.net_input, batch.encoder_out, batch.capacity)
 
     def draft(self, batch: Batch) -> Draft:
         slots = max(batch.draft_lengths)
         if not slots:
             return super().draft(batch)
-        self._read_source(batch)
-        with self._stopwatch("draft", batch.device):
-            return self._chosen(batch, *self._run(batch, slots))
-
-    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        """Return the draft of a pass of the drafter."""
-        confidences = states.new_empty(len(states), 0)
-        if self._with_confidences:
-            tokens, confidences = scores.choose_with_confidence()
-        else:
-            tokens = scores.choose()
-        lengths = batch.on_device.draft_lengths
-        return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
-
-    def _read_source(self, batch: Batch) -> None:
-        """Let the drafter read the source before its first draft."""
-        if self._started:
-            return
-        with self._stopwatch("encode", batch.device):
-            self.drafter.start(batch.net_input, batch.encoder_out, batch.capacity)
-            if len(batch.rows) < len(batch.net_input["src_tokens"]):
-                self.drafter.keep(batch.rows, 0)
-        self._started = True
+        states, scores = self._run(batch, slots)
+        lengths = batch.draft_lengths, batch.on_device.draft_lengths
+        if self._scoring is not None or self._with_confidences:
+            return chosen_draft(lengths, states, scores, self._scoring)
+        return ChainDraft(scores.choose(), *lengths, states, states.new_empty(len(states), 0))
 
     def _run(
         self, batch: Batch, slots: int, rows: list[int] | None = None
@@ -99,27 +82,27 @@ class ChainDrafting(Drafting):
         return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
     def keep(self, rows: list[int], width: int) -> None:
-        if self._started:
-            self.drafter.keep(rows, width)
+        self.drafter.keep(rows, width)
 
 
-class DrawnDrafting(ChainDrafting):
-    """Draws each slot's token after the one before it, for lossless sampling."""
+def chosen_draft(
+    lengths: tuple[list[int], Tensor], states: Tensor, scores: SlotScores, scoring: Scoring | None
+) -> ChainDraft:
+    """Return the draft of a drafter's pass, with probabilities; drawn by a ``scoring``.
 
-    def __init__(self, drafter: CachedDrafter, stopwatch: Stopwatch, scoring: Scoring) -> None:
-        super().__init__(drafter, stopwatch)
-        self._scoring = scoring
-
-    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        tokens, proposal = draw_chain(scores, self._scoring)
-        counts = batch.draft_lengths, batch.on_device.draft_lengths
-        return DrawnDraft(tokens, *counts, states, proposal.drawn, proposal=proposal)
+    ``lengths``: draft lengths, on the host and on the device.
+    """
+    if scoring is None:
+        tokens, confidences = scores.choose_with_confidence()
+        return ChainDraft(tokens, *lengths, states, confidences)
+    tokens, proposal = draw_chain(scores, scoring)
+    return DrawnDraft(tokens, *lengths, states, proposal.drawn, proposal=proposal)
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
     """Return ``(rows, slots)`` tokens, each drawn after the one before it, and their proposal."""
-    lattice = scores.lattice()
-    rule, temperature = scoring.rule, scoring.temperature
+    lattice, rule, temperature = scores.lattice(), scoring.rule, scoring.temperature
+    assert isinstance(rule, SamplingRule)
     first = rule.propose(lattice.first, temperature)
     following = rule.propose(lattice.following, temperature)
     indices = lattice.walk(draw(first), draw(following))
@@ -131,10 +114,8 @@ def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
 class TreeDrafting(ChainDrafting):
     """Grows trees of probable continuations, from the last draft's rest where it will do."""
 
-    def __init__(
-        self, drafter: CachedDrafter, stopwatch: Stopwatch, controller: Controller
-    ) -> None:
-        super().__init__(drafter, stopwatch)
+    def __init__(self, drafter: CachedDrafter, batch: Batch, controller: Controller) -> None:
+        super().__init__(drafter, batch)
         self._controller = controller
         self._trees: LatticeTrees | None = None
 
@@ -147,14 +128,11 @@ class TreeDrafting(ChainDrafting):
             expected, enough = self._trees.expected_accepted(nodes), self._controller.reuse_above
             rows = [row for row in rows if expected[row] <= 0 or expected[row] < enough]
         if rows:
-            self._read_source(batch)
-        with self._stopwatch("draft", batch.device):
-            if rows:
-                self._renew(batch, rows, min(nodes, self._controller.depth))
-            assert self._trees is not None
-            renewed = set(rows)
-            called = [row in renewed for row in range(len(batch.rows))]
-            return self._trees.grow(nodes, batch.draft_lengths, called)
+            self._renew(batch, rows, min(nodes, self._controller.depth))
+        assert self._trees is not None
+        renewed = set(rows)
+        called = [row in renewed for row in range(len(batch.rows))]
+        return self._trees.grow(nodes, batch.draft_lengths, called)
 
     def _renew(self, batch: Batch, rows: list[int], slots: int) -> None:
         """Draft for some rows; the trees of the others stay."""
@@ -175,21 +153,3 @@ class TreeDrafting(ChainDrafting):
         super().keep(rows, width)
         if self._trees is not None:
             self._trees.keep(rows)
-
-
-def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
-    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
-
-    Args:
-        causal: the drafter has cached earlier tokens.
-        rows: those to draft for; None for all.
-    """
-    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
-    blocks = None
-    if min(batch.draft_lengths) < slots:
-        blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
-    if rows is not None:
-        new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
-        blocks = None if blocks is None else [blocks[i] for i in rows]
-        last = [last[i] for i in rows]
-    return Prefixes(batch.tokens, new, lengths, last, batch.features, blocks, rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -18,13 +18,7 @@ from specdec_plugins.decoding.acceptance import (
 from specdec_plugins.decoding.batch import Batch, Results
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
-from specdec_plugins.decoding.drafting import (
-    ChainDrafting,
-    Drafting,
-    DraftSource,
-    DrawnDrafting,
-    TreeDrafting,
-)
+from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DraftSource, TreeDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -74,13 +68,12 @@ class SpeculativeGenerator:
         """Tokens that fairseq's commands do not print."""
         self.limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
         self.controller = controller or NoDrafts()
-        if self.rule.draws and self.controller.reads_whole_draft:
+        if self.rule.draws and not self.controller.real:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
                 "verified, which --sampling must not depend on; use tree or constant"
             )
-        self.statistics = DecodingStatistics()
-        self.observers: list[Observer] = []
+        self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         self.model, engine = verifier, engine or EagerEngine()
         self._source = drafter if isinstance(drafter, DraftSource) else None
         self._drafter = None if isinstance(drafter, DraftSource) else drafter
@@ -98,12 +91,7 @@ class SpeculativeGenerator:
         self._resident: ResidentLoop | None = None
         if isinstance(engine, CudaGraphsEngine):
             models = self._verifier, self._drafter, self._scoring, self._bans
-            self._resident = ResidentLoop.of(*models, engine, self.controller)
-
-    @property
-    def models(self) -> list[nn.Module]:
-        """The loaded models: verifier, then drafter."""
-        return [self.model, *([] if self.drafter is None else [self.drafter])]
+            self._resident = ResidentLoop.of(*models, engine)
 
     def generate(
         self,
@@ -130,14 +118,6 @@ class SpeculativeGenerator:
         )
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
-    def rows_of(self, encoder_out: EncoderOut, rows: list[int]) -> EncoderOut:
-        """Return an encoder's output for some rows, padded and in this model's type."""
-        dtype, sizes = next(self.model.parameters()).dtype, self.engines.verifier.sizes
-        padded = rows + rows[:1] * (sizes.rows(len(rows)) - len(rows))
-        order = torch.tensor(padded, device=encoder_out["encoder_out"][0].device)
-        chosen: EncoderOut = self.model.encoder.reorder_encoder_out(encoder_out, order)
-        return {**chosen, "encoder_out": [x.to(dtype) for x in chosen["encoder_out"]]}
-
     @torch.inference_mode()
     def decode(
         self,
@@ -147,62 +127,54 @@ class SpeculativeGenerator:
         observers: Sequence[Observer] = (),
         encoder_out: EncoderOut | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch under a controller, counted in ``statistics``.
-
-        Args:
-            encoder_out: the encoder's output, if it has run.
-        """
+        """Translate a batch under a controller, counted in ``statistics``; ``encoder_out``: the
+        encoder's output, if it has run."""
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
-        tokens = net_input["src_tokens"]
         precision = next(self.model.parameters()).dtype
-        results = Results(len(tokens), self.limits, statistics, precision)
-        observers = (results, statistics, *observers)
+        results = Results(self.limits, statistics, observers, precision)
+        judges = any(observer.needs_judgement for observer in observers)
         with self.engines.running():
-            if resident := self._resident_for(controller, observers, net_input):
+            if resident := self._resident_for(controller, judges, net_input):
+                tokens = net_input["src_tokens"]
                 limits = self.limits.max_lengths(tokens, self.pad, self.positions)
-                resident.decode(tokens, limits, controller, results, observers, stopwatch)
-            else:
-                batch, forced = self._start(net_input, controller, statistics, encoder_out)
-                for observer in observers:
-                    observer.begin(forced)
-                self._decode(batch, controller, results, observers, stopwatch)
-        for observer in observers:
-            observer.end(results.hypotheses)
-        return results.hypotheses
+                return resident.decode(tokens, limits, controller, results)
+            batch, forced = self._start(net_input, controller, statistics, encoder_out)
+            with stopwatch("encode", batch.device):
+                drafting = self._drafting(batch, controller, judges)
 
-    def _decode(
+            def step() -> tuple[StepResult, Judgement | None]:
+                return self._step(batch, drafting, controller, stopwatch, judges)
+
+            def keep(rows: list[int], width: int) -> None:
+                self._verifier.keep(rows, width)
+                drafting.keep(rows, width)
+
+            return results.decode(batch, forced, step, keep)
+
+    def _step(
         self,
         batch: Batch,
+        drafting: Drafting,
         controller: Controller,
-        results: Results,
-        observers: Sequence[Observer],
         stopwatch: Stopwatch,
-    ) -> None:
-        judges = any(observer.needs_judgement for observer in observers)
-        drafting = self._drafting(batch.net_input, controller, stopwatch, judges)
-        while batch.rows:
+        judges: bool,
+    ) -> tuple[StepResult, Judgement | None]:
+        """Draft, verify, accept and commit."""
+        with stopwatch("draft", batch.device):
             draft = drafting.draft(batch)
-            with stopwatch("control", HOST):
-                lengths = controller.verify_lengths(draft)
-            verified = draft if lengths is None else draft.cut(lengths)
-            with stopwatch("verify", batch.device):
-                verification, states = self._score(batch, verified)
-            room = batch.room(verified.tokens.size(1) + 1)
-            accepted = verified.accept(self.rule, verification, room)
-            result = self._commit(batch, draft, accepted, verification, states)
-            drafting.observe(result)
-            with stopwatch("control", HOST):
-                batch.plan(controller.observe(result))
-            details = draft, verified, self.rule, verification, controller.predicted
-            judgement = Judgement(*details) if judges else None
-            for observer in observers:
-                observer.step(result, judgement)
-            if any(result.finished):
-                results.take(batch, result)
-                if batch.rows:
-                    width = max(batch.lengths)
-                    self._verifier.keep(result.kept, width)
-                    drafting.keep(result.kept, width)
+        with stopwatch("control", HOST):
+            lengths = controller.verify_lengths(draft)
+        verified = draft if lengths is None else draft.cut(lengths)
+        with stopwatch("verify", batch.device):
+            verification, states = self._score(batch, verified)
+        accepted = verified.accept(self.rule, verification)
+        result = self._commit(batch, draft, accepted, verification, states)
+        drafting.observe(result)
+        with stopwatch("control", HOST):
+            batch.plan(controller.observe(result))
+        if not judges:
+            return result, None
+        return result, Judgement(draft, verified, self.rule, verification, controller.predicted)
 
     def _start(
         self,
@@ -240,10 +212,10 @@ class SpeculativeGenerator:
             width, eos = max(batch.lengths), self.eos
             rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
             committed = to_device(rows, batch.device), batch.on_device.lengths
-            drafted = draft.tokens, draft.ancestors
+            drafted = draft.tokens, draft.links.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
-        depths, positions, max_lengths = draft.depths, None, None
-        full = batch.room(depths.size(-1)) is not None
+        depths, positions, max_lengths = draft.links.depths, None, None
+        full = min(batch.room) < depths.size(-1)
         if full or min(batch.lengths) < self.limits.min_len:
             counts = batch.on_device
             positions = counts.lengths[:, None] + depths
@@ -267,33 +239,31 @@ class SpeculativeGenerator:
         return batch.commit(draft, accepted, scores, states if reads else None)
 
     def _resident_for(
-        self, controller: Controller, observers: Sequence[Observer], net_input: NetInput
+        self, controller: Controller, judges: bool, net_input: NetInput
     ) -> ResidentLoop | None:
         """Return the resident loop, if it can decode this batch."""
         if self._resident is None:
             return None
-        reason = controller.changing
-        if any(observer.needs_judgement for observer in observers):
+        reason = None
+        if not controller.steady:
+            reason = f"--controller {controller.name} decides anew at every step"
+        elif judges:
             reason = "--trace reads every draft"
         elif FORCED in net_input or BEGINS in net_input:
             reason = "targets begin with forced tokens"
         elif self._source is not None:
             reason = "drafts are texts"
-        if reason is not None:
-            self._resident.engine.fall_back(reason)
-            return None
-        return self._resident
+        if reason is None:
+            return self._resident
+        self._resident.engine.fall_back(reason)
+        return None
 
-    def _drafting(
-        self, net_input: NetInput, controller: Controller, stopwatch: Stopwatch, judges: bool
-    ) -> Drafting:
-        """Return the drafting of a batch."""
+    def _drafting(self, batch: Batch, controller: Controller, judges: bool) -> Drafting:
         if self._source is not None:
-            return self._source.drafting(net_input, stopwatch, self.rule.draws)
+            return self._source.drafting(batch, self.rule.draws)
         if self._drafter is None or not controller.max_length:
             return Drafting()
         if controller.depth:
-            return TreeDrafting(self._drafter, stopwatch, controller)
-        if self.rule.draws:
-            return DrawnDrafting(self._drafter, stopwatch, self._scoring)
-        return ChainDrafting(self._drafter, stopwatch, controller.needs_confidences or judges)
+            return TreeDrafting(self._drafter, batch, controller)
+        scoring = self._scoring if self.rule.draws else None
+        return ChainDrafting(self._drafter, batch, scoring, controller.needs_confidences or judges)

@@ -69,11 +69,7 @@ class GenerationLimits:
         check_options(self)
 
     def max_lengths(self, tokens: Tensor, pad: int, positions: int) -> list[int]:
-        """Return each row's maximum length for source ``tokens`` ``(rows, n)``.
-
-        Raises:
-            ValueError: the minimum length is above one of them.
-        """
+        """Return each row's maximum length for source ``tokens`` ``(rows, n)``."""
         sources: list[int] = tokens.ne(pad).sum(1).tolist()
         if fault := self.fault(min(sources), positions):
             raise ValueError(fault)
@@ -86,19 +82,14 @@ class GenerationLimits:
 
     def fault(self, source: int, positions: int) -> str | None:
         """Return the message if a source of so many tokens, EOS counted, can have no output."""
-        longest = self.max_length(source, positions)
-        if self.min_len <= longest:
+        if self.min_len <= (longest := self.max_length(source, positions)):
             return None
         about = f"is above the maximum length of a source of {source} tokens, {longest}"
         return f"--min-len {self.min_len}: {about}"
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
-        """Read fairseq's generation config or a namespace; absent options have their defaults.
-
-        Raises:
-            ValueError: an option that speculative decoding does not honour, by name.
-        """
+        """Read fairseq's generation config or a namespace; absent options have their defaults."""
         for name, flag, nothing in REFUSED:
             value = getattr(args, name, nothing)
             if value is not None and value != nothing:
@@ -110,13 +101,9 @@ class GenerationLimits:
 
 
 def check_stock_search(options: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: an option that fairseq's search lacks.
-    """
+    """Refuse options that fairseq's search lacks."""
     instead = "translate with a drafter, or by --strategy AR of specdec-translate"
-    penalty = options.get("repetition_penalty", 1)
-    if penalty != 1:
+    if (penalty := options.get("repetition_penalty", 1)) != 1:
         raise ValueError(f"--repetition-penalty {penalty}: is not in fairseq's search; {instead}")
     if options.get("sampling_topk", -1) > 0 and options.get("sampling_topp", -1) > 0:
         raise ValueError(f"--sampling-topk, --sampling-topp: fairseq takes one of them; {instead}")
@@ -142,8 +129,7 @@ class TokenBans:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
 
         Args:
-            positions: ``(rows, slots)`` target tokens before each slot; None where no slot is
-                before the minimum or at the maximum length.
+            positions: ``(rows, slots)`` target tokens before each slot; None if no limit is near.
             max_lengths: ``(rows,)`` where only EOS may come; None if no slot is that far.
             free_from: at positions before this one there is no minimum length.
             by_tensors: use tensor code alone, which can be recorded.
@@ -191,9 +177,9 @@ def penalised(
         return scores
     rows, width, vocabulary = scores.shape
     # An additional token stands for none.
-    there = torch.arange(committed.size(1), device=scores.device) < lengths[:, None]
+    padding = torch.arange(committed.size(1), device=scores.device) >= lengths[:, None]
     before = scores.new_zeros(rows, vocabulary + 1, dtype=torch.bool)
-    before.scatter_(1, committed.masked_fill(~there, vocabulary), True)
+    before.scatter_(1, committed.masked_fill(padding, vocabulary), True)
     after = ancestors[..., 1:].expand(rows, -1, -1)
     drafts = drafted[:, None].expand(-1, width, -1).masked_fill(~after, vocabulary)
     seen = before[:, None].expand(-1, width, -1).scatter(2, drafts, True)[..., :vocabulary]

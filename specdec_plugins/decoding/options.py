@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import Field, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, get_type_hints
+
+from specdec_plugins.engines.choice import COMPILED, ENGINES, PRECISIONS
 
 FINITE = sys.float_info.max
 """The largest number."""
@@ -39,10 +41,7 @@ def option_types(*owners: type) -> dict[str, Any]:
 
 
 def check_options(options: Any) -> None:
-    """
-    Raises:
-        ValueError: a value out of its bounds, by its flag.
-    """
+    """Refuse a value out of its bounds, by its flag."""
     for name, declared in option_fields(type(options)).items():
         value, bounds = getattr(options, name), declared.metadata
         minimum, maximum, choices = bounds["minimum"], bounds["maximum"], bounds["choices"]
@@ -55,3 +54,35 @@ def check_options(options: Any) -> None:
             allowed = ends + f"at most {maximum:.10g}" * (maximum < FINITE) or "a number"
         if allowed:
             raise ValueError(f"--{name.replace('_', '-')} {value}: must be {allowed}")
+
+
+PRECISION = (
+    "of the arithmetic; int8: of weights and of what they are multiplied with (onnxruntime), "
+    "float16 is for GPUs, float64 to check exactness (eager only)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """The engine that runs the models, and the drafter's precision."""
+
+    engine: str = option(
+        "auto",
+        "what runs the models: onnxruntime (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded "
+        "once), eager (PyTorch as it is: any device, the reference), auto (onnxruntime on a CPU if "
+        "it is installed, cuda-graphs on a GPU, else eager)",
+        choices=("auto", *ENGINES),
+    )
+    drafter_precision: str | None = option(
+        None,
+        "of the drafter (onnxruntime; by default the verifier's): changes what is "
+        "drafted, but up to rounding not what strict acceptance puts out",
+        choices=COMPILED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModels(EngineOptions):
+    """The engine of models that fairseq has loaded, which have a precision already."""
+
+    precision: str | None = option(None, f"{PRECISION}; by default the models'", choices=PRECISIONS)

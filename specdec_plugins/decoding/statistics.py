@@ -23,10 +23,7 @@ RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_r
 
 
 class Stopwatch:
-    """Adds up the seconds of each phase, ``with stopwatch("draft", device):``.
-
-    It does not wait for a GPU, whose phases are not measured. Phases do not nest.
-    """
+    """Adds up the seconds of each phase, ``with stopwatch("draft", device):``, but not on GPUs."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

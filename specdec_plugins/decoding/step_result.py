@@ -39,18 +39,13 @@ class StepResult(Accepted):
         return unfinished(self.finished)
 
     @property
-    def ended(self) -> list[bool]:
-        """True where the last accepted token ends the sentence, without a bonus token."""
-        return [new == count for new, count in zip(self.committed, self.accepted)]
-
-    @property
     def rejected(self) -> list[bool]:
         """True where the token after the accepted ones of a chain was verified and rejected.
 
         Where it is False, nothing is known of the slots after the accepted ones.
         """
-        counts = zip(self.ended, self.accepted, self.verified, self.limited)
-        return [not end and n < verified and not limited for end, n, verified, limited in counts]
+        counts = zip(self.committed, self.accepted, self.verified, self.limited)
+        return [new > n and n < verified and not limited for new, n, verified, limited in counts]
 
     @property
     def nodes(self) -> list[list[int]]:
@@ -160,32 +155,31 @@ class TraceRecorder(Observer):
     def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         assert judgement is not None
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
-        draft, verified, predicted = judgement.draft, judgement.verified, judgement.predicted
-        tokens, all_q, nodes = draft.tokens.tolist(), draft.chances(), result.nodes
-        judged = judgement.verification, verified.tokens, verified.after
-        all_p = judgement.rule.probabilities_of(*judged).tolist()
-        drawn = judgement.rule.draws
-        head = None if predicted is None else predicted.tolist()
-        for i, row in enumerate(result.rows):
-            size, count, accepted = result.drafted[i], result.verified[i], result.accepted[i]
+        draft, verified, rule = judgement.draft, judgement.verified, judgement.rule
+        after = verified.links.after.expand_as(verified.tokens)
+        judged, nodes = (judgement.verification, verified.tokens, after), result.nodes
+        tokens, chances = draft.tokens.tolist(), rule.probabilities_of(*judged).tolist()
+        rows = zip(tokens, chances, draft.chances(), result.drafted, result.verified)
+        for i, (words, all_p, all_q, size, count) in enumerate(rows):
             order, parents = list(range(size)), draft.parents_of(i)
             if parents is not None:
                 order, parents = _path_first(parents[:size], nodes[i])
-            p = [_rounded(all_p[i][slot]) if slot < count else None for slot in order]
-            q = [_rounded(all_q[i][slot]) for slot in order]
+            p = [_rounded(all_p[slot]) if slot < count else None for slot in order]
+            q, head = [_rounded(all_q[slot]) for slot in order], judgement.predicted
+            ended = result.committed[i] == result.accepted[i]
             step = StepTrace(
-                drafted=[self._symbols[tokens[i][slot]] for slot in order],
+                drafted=[self._symbols[words[slot]] for slot in order],
                 verify_length=count,
-                accepted=accepted,
-                bonus=self._symbols[result.last[i]] if result.committed[i] > accepted else None,
+                accepted=result.accepted[i],
+                bonus=None if ended else self._symbols[result.last[i]],
                 milliseconds=milliseconds,
                 parents=parents,
                 p=p,
                 q=q,
-                p_acc=[a if a is None else _ratio(a, b) for a, b in zip(p, q)] if drawn else None,
-                head=None if head is None else [_rounded(value) for value in head[i][:size]],
+                p_acc=list(map(_ratio, p, q)) if rule.draws else None,
+                head=None if head is None else list(map(_rounded, head[i, :size].tolist())),
             )
-            self._steps[row].append(step)
+            self._steps[result.rows[i]].append(step)
         self._clock = time.perf_counter()
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
@@ -194,11 +188,7 @@ class TraceRecorder(Observer):
 
 
 def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[int]]:
-    """Order a tree's tokens, those of ``path`` first; return their old indices and new parents.
-
-    Args:
-        parents, path: nodes, of which 0 is the root and i holds drafted token i - 1.
-    """
+    """Order a tree's tokens, those of ``path`` first; return their old indices and new parents."""
     order = path + [node for node in range(1, len(parents) + 1) if node not in path]
     new = {node: index for index, node in enumerate(order)}
     return [node - 1 for node in order], [new.get(parents[node - 1], -1) for node in order]
@@ -208,5 +198,5 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _ratio(p: float, q: float) -> float:
-    return 0.0 if p == 0 else 1.0 if p >= q else _rounded(p / q)
+def _ratio(p: float | None, q: float) -> float | None:
+    return p and (1.0 if p >= q else _rounded(p / q))

@@ -45,9 +45,6 @@ class TargetPrefix:
         """Return a batch's prefix, and the maximum lengths, which a forced EOS reduces.
 
         As in fairseq's search the maximum length wins over a prefix.
-
-        Raises:
-            ValueError: a forced token after pad.
         """
         source = net_input["src_tokens"]
         begins = net_input[BEGINS].tolist() if BEGINS in net_input else [eos] * len(source)

@@ -20,11 +20,10 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
-from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.build import build_generator, made_up
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.decoding.warm_up import made_up
 from specdec_plugins.files.errors import ConversionError
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.beam_search import count_batch

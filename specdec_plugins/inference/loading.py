@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,17 +18,18 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import (
-    build_drafter_alone,
     build_generator,
     checked_block_size,
     recommended,
+    warm_up,
 )
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
+from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafter, TextDrafter
-from specdec_plugins.decoding.warm_up import warm_up
+from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
@@ -211,7 +213,7 @@ def _build_generator(
         return CTranslate2Generator(verifier, dictionaries, limits, settings.precision)
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, size, limits, engines)
+        return DrafterAlone(drafter, verifier, target, size, limits, engines)
     if settings.draft_source in (None, "drafter"):
         generator = build_generator(
             verifier,
@@ -239,17 +241,16 @@ def _build_text_generator(
 ) -> SpeculativeGenerator:
     """Return a generator whose drafts are texts, which a copy of the verifier may write."""
     source, target = task.source_dictionary, task.target_dictionary
-    drafter: TextDrafter | CopyDrafter
     if settings.draft_source == "copy":
         copied = choose_engine(*_copy_engine(settings), settings.device)
         model = verifier
         if copied.dtype != engine.dtype:
             model = deepcopy(verifier).to(copied.dtype)
         copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copied)
-        drafter = CopyDrafter(copy)
+        drafter = DraftSource(partial(CopyDrafting, copy), copied)
     else:
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = TextDrafter(source.pad(), symbols)
+        drafter = DraftSource(partial(TextDrafting.of, source.pad(), symbols))
     controller = settings.controller.ready(settings.block_size or LONGEST)
     how = controller, settings.rule, settings.limits, engine
     return SpeculativeGenerator(verifier, drafter, target, *how)

@@ -10,9 +10,8 @@ from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
-from specdec_plugins.decoding.engine_options import PRECISION, EngineOptions
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import check_options, option
+from specdec_plugins.decoding.options import PRECISION, EngineOptions, check_options, option
 from specdec_plugins.engines.choice import PRECISIONS, check_drafter
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import pair_settings

@@ -13,9 +13,8 @@ from omegaconf import II
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import RULES
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.engine_options import LoadedModels
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import option_fields, option_types
+from specdec_plugins.decoding.options import LoadedModels, option_fields, option_types
 from specdec_plugins.models.block_causal import option_of
 
 # Names that the published code lists; all but the first crashed there.

@@ -1,4 +1,5 @@
-"""What is built: block sizes, and the drafter alone, which is the training forward repeated."""
+"""Builders refuse blocks that were not trained, the drafter alone repeats the training forward, and
+made-up sentences leave nothing behind but an engine that has met common sizes."""
 
 from __future__ import annotations
 
@@ -7,17 +8,27 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_verifier
+from conftest import examples, make_batch, make_verifier
+from controlled import HEAD, K, drafter, verifier
 from drafters import make_block, make_causal, slot_logits
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import DICTIONARY
 from strict import one_row
 
-from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.batch import Prefixes
+from specdec_plugins.decoding.build import LONGEST, build_generator, warm_up
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
+from specdec_plugins.decoding.steps.encoder import EncoderStep
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engines
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import Run, Step
 
-DICTIONARY = make_dictionary()
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
 DRAFTERS = {
@@ -37,7 +48,7 @@ def make_drafter(kind: str) -> Any:
 
 def alone(drafter: Any, k: int | None = None, **limits: Any) -> DrafterAlone:
     given = GenerationLimits(**limits)
-    return build_drafter_alone(drafter, drafter.verifier, DICTIONARY, k, given)
+    return DrafterAlone(drafter, drafter.verifier, DICTIONARY, k, given)
 
 
 def draft_by_training_forward(
@@ -82,7 +93,7 @@ def test_equals_the_training_forward(kind: str, k: int, limits: GenerationLimits
     drafter.block_size = k
     lengths = [5, 9, 1, 7, 3]
     batch = make_batch(lengths)
-    generator = build_drafter_alone(drafter, VERIFIER, DICTIONARY, k, limits)
+    generator = DrafterAlone(drafter, VERIFIER, DICTIONARY, k, limits)
     hypotheses = generator.generate([], batch)
     for row, (length, (ours,)) in enumerate(zip(lengths, hypotheses, strict=True)):
         source = batch["net_input"]["src_tokens"][row, -length:]
@@ -93,7 +104,8 @@ def test_equals_the_training_forward(kind: str, k: int, limits: GenerationLimits
         torch.testing.assert_close(ours["positional_scores"], expected, atol=1e-6, rtol=1e-6)
         total = sum(scores) / len(scores) ** limits.lenpen
         assert math.isclose(float(ours["score"]), total, rel_tol=1e-6)
-        assert sum(ours["accepted"]) == len(tokens)
+        longest = int(limits.max_len_a * length) + limits.max_len_b
+        assert sum(ours["accepted"]) == min(len(tokens), longest)  # no EOS that the limit forces
         assert ours["steps"] == len(ours["accepted"]) == math.ceil(len(tokens) / k)
 
 
@@ -119,11 +131,75 @@ def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("k", [0, -1, 5])
-@pytest.mark.parametrize("paired", [True, False])
-def test_a_block_that_was_not_trained_is_refused(paired: bool, k: int) -> None:
+def test_a_block_that_was_not_trained_is_refused(k: int) -> None:
     drafter = make_drafter("causal")
     message = f"--block-size {k}: the drafter was trained for blocks of 1 to 4"
     with pytest.raises(ValueError, match=message):
-        build_generator(VERIFIER, drafter, DICTIONARY, block_size=k) if paired else alone(
-            drafter, k
-        )
+        build_generator(VERIFIER, drafter, DICTIONARY, block_size=k)
+    with pytest.raises(ValueError, match=message):
+        alone(drafter, k)
+
+
+class Noting(EagerEngine):
+    """Padded steps, and the lengths of the sources that were read."""
+
+    sizes = PaddedSizes()
+
+    def __init__(self) -> None:
+        super().__init__("float64")
+        self.met: set[int] = set()
+
+    def prepare(self, step: Step) -> Run:
+        def run(*inputs: Any) -> Any:
+            if isinstance(step, EncoderStep):
+                self.met.add(inputs[0].size(1))
+            return step(*inputs)
+
+        return run
+
+
+def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGenerator:
+    return build_generator(
+        verifier(),
+        drafter("causal"),
+        DICTIONARY,
+        block_size=K,
+        limits=GenerationLimits(**{"max_len_b": 20, **limits}),
+        head=HEAD,
+        engines=Engines.both(engine),
+        controller=CONTROLLERS[controller](),
+    )
+
+
+def outputs(generator: SpeculativeGenerator) -> Any:
+    found = generator.generate([], make_batch([5, 3], seed=7))
+    return [(one["tokens"].tolist(), one["accepted"]) for (one,) in found]
+
+
+@examples(20)
+@given(
+    controller=st.sampled_from(sorted(CONTROLLERS.keys() - {"oracle"})),
+    rows=st.integers(1, 3),
+    least=st.sampled_from([1, 6]),
+)
+def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
+    limits = {"min_len": least, "max_len_b": 20}
+    expected = outputs(make(controller, Noting(), **limits))
+    warmed = make(controller, Noting(), **limits)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    assert warm_up(warmed, DICTIONARY, rows, 1024) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert warmed.limits == GenerationLimits(**limits)
+    assert warmed.statistics.sentences == 0
+    assert outputs(warmed) == expected
+
+
+def test_common_sizes_are_met() -> None:
+    engine = Noting()
+    generator = make("constant", engine)
+    warm_up(generator, DICTIONARY, 1, 1024)
+    sizes = {engine.sizes.source(tokens) for tokens in range(1, LONGEST + 1)}
+    assert engine.met == sizes
+    generator.generate([], make_batch([4], seed=1))
+    assert engine.met == sizes

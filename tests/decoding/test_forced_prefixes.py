@@ -24,9 +24,9 @@ from strict import (
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
-from specdec_plugins.decoding.build import build_drafter_alone
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.limits import GenerationLimits
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -126,7 +126,7 @@ def test_relaxed_output_and_samples_begin_with_it_too() -> None:
 @pytest.mark.parametrize("name", ["block", "causal, features", "causal, all shared"])
 def test_the_drafter_alone_goes_on_from_it(name: str) -> None:
     drafter = make_drafter(name)
-    generator = build_drafter_alone(drafter, verifier(), DICTIONARY, limits=GenerationLimits())
+    generator = DrafterAlone(drafter, verifier(), DICTIONARY, limits=GenerationLimits())
     batch, forced = make_batch(LENGTHS, seed=1), prefixes(WORDS, [6], [], [8, EOS])
     free = generator.generate([], batch)
     found = generator.generate([], batch, prefix_tokens=forced)

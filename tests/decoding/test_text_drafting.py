@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,20 @@ from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.text_drafting import DRAFTS, CopyDrafter, TextDrafter
+from specdec_plugins.decoding.text_drafting import DRAFTS, CopyDrafting, TextDrafting
 
 LIMITS = GenerationLimits(max_len_b=20)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
 SYMBOLS = range(len(DICTIONARY))
+TEXTS = DraftSource(partial(TextDrafting.of, PAD, SYMBOLS))
+
+
+def copied(generator: SpeculativeGenerator) -> DraftSource:
+    return DraftSource(partial(CopyDrafting, generator))
 
 
 def generator(drafter: Any, controller: str = "constant", k: int = 64) -> SpeculativeGenerator:
@@ -73,9 +80,7 @@ def test_any_text_gives_the_verifiers_words(
         texts.append(torch.tensor([*text, EOS]))
     batch = make_batch(list(lengths), seed=seed)
     batch["net_input"][DRAFTS] = torch.nn.utils.rnn.pad_sequence(texts, True, PAD)
-    assert_greedy(
-        generator(TextDrafter(PAD, SYMBOLS), controller, k).generate([], batch, prefix), expected
-    )
+    assert_greedy(generator(TEXTS, controller, k).generate([], batch, prefix), expected)
 
 
 @examples(30)
@@ -85,7 +90,7 @@ def test_any_copy_gives_the_verifiers_words(
 ) -> None:
     """Also a copy that often disagrees, as its weights are others."""
     expected, prefix = greedy(lengths, seed, forced)
-    copy = CopyDrafter(SpeculativeGenerator(noisy(noise), None, DICTIONARY, limits=LIMITS))
+    copy = copied(SpeculativeGenerator(noisy(noise), None, DICTIONARY, limits=LIMITS))
     batch = make_batch(list(lengths), seed=seed)
     made = generator(copy, controller, k)
     assert_greedy(made.generate([], batch, prefix), expected)
@@ -113,7 +118,7 @@ def test_samples_have_the_verifiers_probabilities(
     limits, statistics = GenerationLimits(max_len_b=3), DecodingStatistics()
     other = make_verifier(tiny.TASK, seed=4)
     copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, limits=limits)
-    drafter = CopyDrafter(copy) if text is None else TextDrafter(PAD, SYMBOLS)
+    drafter = copied(copy) if text is None else TEXTS
     made = SpeculativeGenerator(tiny.VERIFIER, drafter, tiny.DICTIONARY, rule=rule, limits=limits)
     found: dict[tuple[int, ...], float] = {}
     paths: list[tuple[int, ...]] = [()]
@@ -139,11 +144,16 @@ def test_the_source_is_a_draft() -> None:
     batch = make_batch([6, 4], seed=3)
     symbols = list(SYMBOLS)
     symbols[4], symbols[5] = 5, 4
-    drafting = TextDrafter(PAD, symbols).drafting(batch["net_input"], None, False)  # type: ignore[arg-type]
-    sources = batch["net_input"]["src_tokens"].tolist()
-    assert drafting._texts == [[symbols[i] for i in row if i != PAD] for row in sources]
     expected, _ = greedy((6, 4), 3)
-    assert_greedy(generator(TextDrafter(PAD, symbols)).generate([], batch), expected)
+    reads = []
+
+    def drafting(batch: Any, draws: bool) -> TextDrafting:
+        reads.append(TextDrafting.of(PAD, symbols, batch, draws))
+        return reads[-1]
+
+    assert_greedy(generator(DraftSource(drafting)).generate([], batch), expected)
+    sources = batch["net_input"]["src_tokens"].tolist()
+    assert reads[0]._texts == [[symbols[i] for i in row if i != PAD] for row in sources]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +170,8 @@ def test_the_source_is_a_draft() -> None:
 )
 def test_where_a_text_goes_on(committed: list[int], near: int, expected: int | None) -> None:
     """After the last 3, 2 or 1 committed tokens, at the nearest place; never after its end."""
-    texts = {"src_tokens": torch.tensor([[2]]), DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}
-    drafting = TextDrafter(1, SYMBOLS).drafting(texts, None, False)  # type: ignore[arg-type]
-    drafting._next, drafting._lost = [near], {0}
-    batch: Any = type("Batch", (), {})()
-    batch.rows, batch.tokens = [0], [committed]
+    batch: Any = SimpleNamespace(rows=[0], lengths=[len(committed)], tokens=[committed])
+    drafting = TextDrafting([[7, 8, 9, 7, 9, 2]], batch, False)
+    drafting._next = [near]
     drafting._find(batch, [0])
     assert (None if 0 in drafting._lost else drafting._next[0]) == expected

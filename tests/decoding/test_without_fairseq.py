@@ -21,18 +21,10 @@ CORE = """
 import importlib
 import pkgutil
 
-import specdec_plugins.decoding.acceptance
-import specdec_plugins.decoding.controllers
-import specdec_plugins.decoding.drafts
-import specdec_plugins.decoding.steps.cache
-import specdec_plugins.decoding.steps.prefixes
-
-names = "batch", "kernels", "limits", "options", "statistics", "step_result"
-for name in names:
-    importlib.import_module(f"specdec_plugins.decoding.{name}")
-for package in ("acceptance", "controllers", "drafts"):
-    found = importlib.import_module(f"specdec_plugins.decoding.{package}")
-    for module in pkgutil.iter_modules(found.__path__):
+parts = "batch", "kernels", "limits", "options", "statistics", "step_result", "steps.cache"
+for name in (*parts, "acceptance", "controllers", "drafts"):
+    found = importlib.import_module(f"specdec_plugins.decoding.{name}")
+    for module in pkgutil.iter_modules(getattr(found, "__path__", ())):
         importlib.import_module(f"{found.__name__}.{module.name}")
 
 assert not any(name.partition(".")[0].startswith("fairseq") for name in sys.modules)

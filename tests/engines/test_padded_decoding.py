@@ -15,9 +15,10 @@ from padded import PADDED
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import Constant
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
@@ -96,8 +97,6 @@ def test_the_drafter_alone(name: str) -> None:
     found = []
     for engine in (PADDED, EXACT):
         limits = GenerationLimits(max_len_b=20)
-        alone = build_drafter_alone(
-            drafter(name), verifier(), DICTIONARY, K, limits, Engines.both(engine)
-        )
+        alone = DrafterAlone(drafter(name), verifier(), DICTIONARY, K, limits, Engines.both(engine))
         found.append(alone.generate([], batch))
     assert_same(*found)

@@ -11,8 +11,13 @@ import torch
 from inference_runs import SENTENCES, make_settings
 from strict import beam1
 
-from specdec_plugins.decoding.controllers.oracle import Oracle
-from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Heuristic, Tree
+from specdec_plugins.decoding.controllers.simple import (
+    Confidence,
+    Constant,
+    Heuristic,
+    Oracle,
+    Tree,
+)
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translator, load_translator
 

@@ -5,10 +5,10 @@ from specdec_plugins.decoding.acceptance.rules import (
     AcceptanceRule,
     RelaxedRule,
     SamplingRule,
+    Scoring,
     StrictRule,
     choose_rule,
 )
-from specdec_plugins.decoding.acceptance.scoring import Scoring
 from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 
 __all__ = [

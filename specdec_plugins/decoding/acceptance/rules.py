@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -14,11 +14,12 @@ from specdec_plugins.decoding.acceptance.sampling import (
     draw,
     log_probabilities,
     speculative_sampling,
+    tempered,
     truncated,
 )
 from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.kernels import indices
-from specdec_plugins.decoding.limits import LARGEST
+from specdec_plugins.decoding.limits import LARGEST, GenerationLimits, penalised
 from specdec_plugins.decoding.options import check_options, option, option_fields
 
 
@@ -26,8 +27,8 @@ class AcceptanceRule:
     """Decides which drafted tokens may be committed, and which token the verifier adds.
 
     A rule judges every drafted token by itself. Of a chain the longest good beginning is then
-    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.walk.walk`. The
-    fields of a subclass are its options.
+    accepted, of a tree the path of :func:`.verification.walk`. The fields of a subclass are its
+    options.
     """
 
     name: ClassVar[str]
@@ -35,7 +36,7 @@ class AcceptanceRule:
     lossless: ClassVar[bool] = True
     """True if the output, or its distribution, is the verifier's."""
     draws: ClassVar[bool] = False
-    """True if drafts are to be drawn, by :meth:`propose`."""
+    """True if drafts are to be drawn."""
     several: ClassVar[bool] = True
     """True if several tokens may be good at the same position."""
     takes_temperature: ClassVar[bool] = True
@@ -43,27 +44,17 @@ class AcceptanceRule:
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> AcceptanceRule | None:
-        """Return the rule, if these values of all options ask for it.
-
-        Raises:
-            ValueError: options that contradict each other.
-        """
+        """Return the rule, if these values of all options ask for it."""
         return cls()
 
     def __str__(self) -> str:
-        options = ", ".join(f"{name} {value}" for name, value in self.values.items())
-        return f"{self.name} ({options})"
+        options = ", ".join(f"{name} {value}" for name, value in vars(self).items() if value > 0)
+        return f"{self.name} ({options})" if options else self.name
 
     @property
     def values(self) -> dict[str, Any]:
         """The values of options that select this rule."""
         return dict(vars(self))
-
-    @property
-    def flags(self) -> str:
-        """Command-line flags that select this rule, e.g. ``--beta 3 --tau 1.0``."""
-        flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.values.items())
-        return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
 
     def verifier_tokens(self, verification: Verification) -> Tensor:
         """Return ``(rows, slots)`` the token that the verifier commits after each slot."""
@@ -89,21 +80,6 @@ class AcceptanceRule:
         # A negative penalty for unknown words raises normalised probabilities.
         return verification.of(drafted, after).exp().clamp(max=1)
 
-    def propose(self, scores: Tensor, temperature: float) -> Tensor:
-        """Return ``(..., candidates)`` probabilities of the drafter's scores to draw drafts by."""
-        raise NotImplementedError
-
-    def judge_drawn(
-        self,
-        verification: Verification,
-        drafted: Tensor,
-        proposal: Proposal,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``(rows, slots)`` True for drawn tokens that may be committed, and ``(rows, 1)``
-        the verifier's token after them."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class StrictRule(AcceptanceRule):
@@ -112,9 +88,6 @@ class StrictRule(AcceptanceRule):
     name: ClassVar[str] = "strict"
     several: ClassVar[bool] = False
     takes_temperature: ClassVar[bool] = False
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def values(self) -> dict[str, Any]:
@@ -178,11 +151,6 @@ class SamplingRule(AcceptanceRule):
             raise ValueError("--beta, --tau: go without --sampling, which is lossless")
         return rule
 
-    def __str__(self) -> str:
-        parts = [f"top {self.sampling_topk}"] if self.sampling_topk > 0 else []
-        parts += [f"top {self.sampling_topp:g} of probability"] if self.sampling_topp > 0 else []
-        return f"{self.name} ({', then '.join(parts)})" if parts else self.name
-
     @property
     def values(self) -> dict[str, Any]:
         parts = {"sampling_topk": self.sampling_topk, "sampling_topp": self.sampling_topp}
@@ -202,6 +170,7 @@ class SamplingRule(AcceptanceRule):
         return p.flatten(1).gather(1, after * p.size(-1) + drafted)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
+        """Return ``(..., candidates)`` probabilities of the drafter's scores to draw drafts by."""
         return self.probabilities(log_probabilities(scores, temperature))
 
     def judge_drawn(
@@ -211,6 +180,8 @@ class SamplingRule(AcceptanceRule):
         proposal: Proposal,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """Return ``(rows, slots)`` True for drawn tokens that may be committed, and ``(rows, 1)``
+        the verifier's token after them."""
         p = self.probabilities(verification.log_probabilities)
         accepted, token = speculative_sampling(p, drafted, proposal, lengths)
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token
@@ -233,3 +204,40 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
         check_options(rule)
         options |= vars(rule)
     return next(rule for rule in (kind.from_options(options) for kind in RULES) if rule)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """All that acceptance depends on beside the models: an acceptance head is trained for it."""
+
+    rule: AcceptanceRule = field(default_factory=StrictRule)
+    temperature: float = 1.0
+    repetition_penalty: float = 1.0
+
+    @classmethod
+    def of(cls, rule: AcceptanceRule, limits: GenerationLimits) -> Scoring:
+        """Return a rule's scoring with the options of ``limits``."""
+        return cls(rule, limits.temperature, limits.repetition_penalty)
+
+    @property
+    def changes(self) -> bool:
+        """True if a verifier's scores are changed before they are judged."""
+        return self.repetition_penalty != 1 or self.temperature != 1
+
+    def changed(self, scores: Tensor, *output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores with penalty and temperature, and their normalisers.
+
+        ``output``: arguments of :func:`penalised` from ``committed`` on.
+        """
+        scores = penalised(scores, self.repetition_penalty, *output)
+        scores = tempered(scores, self.temperature)
+        return scores, scores.logsumexp(-1)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All values by name, as the settings of an acceptance head have them."""
+        return {
+            **self.rule.values,
+            "rule_temperature": self.temperature if self.rule.takes_temperature else 1.0,
+            "repetition_penalty": self.repetition_penalty,
+        }

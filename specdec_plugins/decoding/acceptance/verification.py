@@ -1,15 +1,20 @@
-"""The verifier's scores of a draft, and the tokens to commit."""
+"""The verifier's scores of a draft, and the accepted path, by compiled code or by tensor code.
+
+With relaxed acceptance there may be several paths. The path goes to the verifier's token where the
+draft has it, else to the child with the longest good path, the likeliest of equals.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import Floating, Ints, compiled, indices, on_host
+from specdec_plugins.decoding.kernels import Bools, Ints, compiled, indices, on_host
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,11 @@ class Verification:
         # Where rows are apart, to gather from all scores in a line would copy them.
         return self.scores[indices(len(tokens), tokens.device)[:, None], sources, tokens]
 
+    def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
+        """Return ``(rows, n)`` log-probabilities of tokens after the ``sources``-th one read."""
+        scores = self.at(tokens, sources)
+        return scores if self.normalisers is None else scores - self.normalisers.gather(1, sources)
+
     def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
         """Return ``(rows, n)`` True where ``asked`` and fewer than ``count`` tokens have higher
         ``scores`` after the ``sources``-th one read."""
@@ -64,26 +74,6 @@ class Verification:
             among[i] = np.count_nonzero(table[i[0], slots[i]] > bounds[i]) < count
         return torch.from_numpy(among)
 
-    def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
-        """Return ``(rows, n)`` log-probabilities of tokens after the ``sources``-th one read."""
-        if self.normalisers is None:
-            return self.at(tokens, sources)
-        if self._on_host:
-            # As tensor code it takes twice as long.
-            table = self.scores.numpy(), on_host(self.normalisers)
-            return torch.from_numpy(_of(*table, on_host(tokens), on_host(sources)))
-        return self.at(tokens, sources) - self.normalisers.gather(1, sources)
-
-
-@compiled
-def _of(scores: Floating, normalisers: Floating, tokens: Ints, sources: Ints) -> Floating:
-    result = np.empty(tokens.shape, scores.dtype)
-    for row in range(tokens.shape[0]):
-        for n in range(tokens.shape[1]):
-            source = sources[row, n]
-            result[row, n] = scores[row, source, tokens[row, n]] - normalisers[row, source]
-    return result
-
 
 @dataclass(frozen=True)
 class Accepted:
@@ -97,10 +87,173 @@ class Accepted:
     committed: list[int]
     """The number of tokens to commit, bonus token included."""
     accepted: list[int]
-    """Drafted tokens among them; not an EOS that the length limit forces."""
+    """Drafted tokens among them."""
     verified: list[int]
     """Verify lengths."""
     last: list[int]
     """The last token to commit."""
     finished: list[bool]
     """True if it is EOS."""
+
+
+def walk(
+    tree: tuple[Ints, Ints],
+    good: Tensor,
+    verifier_tokens: Tensor,
+    eos: int,
+    lengths: list[int],
+) -> Accepted:
+    """Return the path from the root over ``good`` nodes, then the verifier's token.
+
+    It is walked on the host, which waits for a GPU.
+
+    Args:
+        tree: ``(rows, nodes)`` each: parents, where 0 is the root and node i > 0 holds drafted
+            token i - 1; and the drafted tokens, by probability.
+        good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
+        verifier_tokens: ``(rows, nodes + 1)`` after each node.
+        lengths: the number of nodes of each row.
+    """
+    judged = on_host(good), on_host(verifier_tokens)
+    nodes, chosen, counts = _walk(*tree, *judged, eos, np.array(lengths))
+    tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
+    committed, accepted, verified, last = counts.tolist()
+    finished = [token == eos for token in last]
+    return Accepted(tokens, sources, committed, accepted, verified, last, finished)
+
+
+@compiled
+def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyond: Ints) -> int:
+    """Return the path's next node; 0 if it has none."""
+    next_node = 0
+    for child in range(node + 1, len(parents) + 1):
+        if parents[child - 1] == node and good[child - 1]:
+            if tokens[child - 1] == best:
+                return child
+            if next_node == 0 or beyond[child] > beyond[next_node]:
+                next_node = child
+    return next_node
+
+
+@compiled
+def _walk(
+    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`."""
+    rows, longest = parents.shape
+    nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
+    counts = np.zeros((4, rows), np.int64)
+    width = 0
+    for row in range(rows):
+        length = min(lengths[row], longest)
+        # The length of the longest good path after each node.
+        beyond = np.zeros(longest + 1, np.int64)
+        for node in range(length, 0, -1):
+            if good[row, node - 1]:
+                parent = parents[row, node - 1]
+                beyond[parent] = max(beyond[parent], beyond[node] + 1)
+        node, accepted = 0, 0
+        while node == 0 or tokens[row, node - 1] != eos:
+            candidates = parents[row, :length], tokens[row], good[row]
+            child = _child(node, *candidates, best[row, node], beyond)
+            if child == 0:
+                break
+            accepted += 1
+            node = child
+            nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
+        committed = accepted
+        if node == 0 or tokens[row, node - 1] != eos:
+            chosen[row, accepted] = best[row, node]
+            committed += 1
+        counts[0, row], counts[1, row] = committed, accepted
+        counts[2, row], counts[3, row] = length, chosen[row, committed - 1]
+        width = max(width, accepted + 1)
+    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
+
+
+class Links(NamedTuple):
+    """The structure of drafts, for every row or, ``(1, …)``, for all rows alike."""
+
+    after: Tensor
+    """``(rows, nodes)`` the node before each: 0 is the root, i > 0 the i-th drafted token."""
+    depths: Tensor
+    """``(rows, nodes + 1)`` tokens from the root to each."""
+    ancestors: Tensor
+    """``(rows, nodes + 1, nodes + 1)`` bool: the nodes that each node comes after, and itself."""
+    deepest: int
+    """The largest possible depth."""
+    straight: bool = False
+    """True if every draft is a chain."""
+
+
+class AcceptedPath(NamedTuple):
+    """The tokens to commit: accepted ones, then the verifier's, up to EOS."""
+
+    sources: Tensor
+    """``(rows, n)`` the node before each token."""
+    tokens: Tensor
+    """``(rows, n)`` these tokens, then padding."""
+    accepted: Tensor
+    """``(rows, 1)`` the number of drafted ones among them."""
+    committed: Tensor
+    """``(rows, 1)`` the number of them all."""
+
+
+@lru_cache(maxsize=512)
+def chain_links(slots: int, device: torch.device) -> Links:
+    """Return the links of a chain, which are not to be changed."""
+    with torch.inference_mode(False):
+        nodes = torch.arange(slots + 1, device=device)[None]
+        ancestors = torch.ones(1, slots + 1, slots + 1, dtype=torch.bool, device=device).tril()
+    return Links(nodes[:, :-1], nodes, ancestors, slots, straight=True)
+
+
+def walk_by_tensors(
+    links: Links, drafted: Tensor, judged: tuple[Tensor, Tensor], eos: int, several: bool
+) -> AcceptedPath:
+    """Return the path by tensor code alone, which can be recorded.
+
+    Args:
+        drafted: ``(rows, nodes)``, the likeliest first; none after EOS may be good.
+        judged: ``(rows, nodes)`` True for nodes that may come after their parents, and ``(rows,
+            nodes + 1)`` the verifier's token after each node, or ``(rows, 1)`` the last one.
+        several: True if more than one child of a node may be good.
+    """
+    good, best = judged
+    if not drafted.size(1):
+        none = torch.zeros_like(best)
+        return AcceptedPath(none, best, none, none + 1)
+    on_path = _reached(links, good)
+    chain = links.straight
+    if several and not chain:
+        on_path = _reached(links, on_path & _preferred(links, drafted, on_path, best))
+    accepted = on_path.sum(-1, keepdim=True)
+    depths = indices(links.deepest + 1, best.device)[None]
+    sources = depths.expand(len(best), -1)
+    if not chain:
+        # Every node of the path to the index of its depth; the others, as 0, to index 0.
+        nodes = on_path * indices(drafted.size(1) + 1, best.device)[1:]
+        sources = torch.zeros_like(sources).scatter_(1, on_path * links.depths[:, 1:], nodes)
+    tokens = best.expand(-1, sources.size(1)) if chain else best.gather(1, sources)
+    if several or best.size(1) == 1:
+        following = drafted if chain else drafted.gather(1, (sources[:, 1:] - 1).clamp(min=0))
+        following = torch.cat([following, tokens[:, -1:]], dim=1)
+        tokens = torch.where(depths < accepted, following, tokens)
+    ended = ((tokens == eos) & (depths < accepted)).any(-1, keepdim=True)
+    return AcceptedPath(sources, tokens, accepted, accepted + 1 - ended.long())
+
+
+def _reached(links: Links, good: Tensor) -> Tensor:
+    """Return ``(rows, nodes)`` True for nodes that are good with all their ancestors."""
+    return ~(links.ancestors[:, 1:, 1:] & ~good[:, None]).any(-1)
+
+
+def _preferred(links: Links, drafted: Tensor, reached: Tensor, best: Tensor) -> Tensor:
+    """Return ``(rows, nodes)`` True for the preferred one of reached siblings."""
+    depths, nodes = links.depths[:, 1:], drafted.size(1)
+    below = links.ancestors[:, 1:, 1:].transpose(1, 2) & reached[:, None]
+    furthest = (below * depths[:, None]).amax(-1)
+    is_best = drafted == best.gather(1, links.after)
+    rank = (is_best * (nodes + 1) + furthest) * nodes - indices(nodes, drafted.device)
+    siblings = (links.after[:, None] == links.after[..., None]) & reached[:, None]
+    return ~(siblings & (rank[:, None] > rank[..., None])).any(-1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,9 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.options import check_options, option, option_fields
 from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 
+Head = Callable[[Tensor, Tensor], Tensor]
+"""An acceptance head: states and confidences of a :class:`ChainDraft` -> ``(rows, slots)`` the
+probability that each slot is accepted if all before it are."""
 CONTROLLERS: dict[str, type[Controller]] = {}
 """All controllers, by name."""
 ControllerType = TypeVar("ControllerType", bound="type[Controller]")
@@ -22,15 +25,6 @@ def register(controller: ControllerType) -> ControllerType:
     """Make a controller known to flags, configurations and experiments."""
     CONTROLLERS[controller.name] = controller
     return controller
-
-
-class Head(Protocol):
-    """An acceptance head."""
-
-    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """Return ``(rows, slots)`` probabilities that a slot is accepted if all before it are, from
-        the ``states`` and ``confidences`` of a :class:`ChainDraft`."""
-        ...
 
 
 @dataclass(kw_only=True)
@@ -49,14 +43,14 @@ class Controller:
     """True if it asks an acceptance head."""
     needs_confidences: ClassVar[bool] = False
     """True if drafts come with the drafter's probability of each token."""
-    reads_whole_draft: ClassVar[bool] = False
-    """True if verify lengths depend on tokens beyond the first that is not verified. Sampling does
-    not allow it."""
     steady: ClassVar[bool] = False
     """True if all steps of a batch draft and verify the same number of tokens, so that a step can
     be recorded."""
     real: ClassVar[bool] = True
-    """False if it knows more than a decoder can."""
+    """False if it knows more than a decoder can: tokens beyond those verified, which sampling does
+    not allow."""
+    shared_option: ClassVar[str | None] = None
+    """The option that, if it is set, makes drafts depend on other rows or earlier sentences."""
 
     min_draft: int = option(0, "the fewest slots to draft and, of those, to verify", minimum=0)
     max_draft: int | None = option(
@@ -67,29 +61,27 @@ class Controller:
         check_options(self)
         self.predicted: Tensor | None = None
         """``(rows, slots)`` an acceptance head's estimates for the last draft."""
+        self.head: Head | None = None
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
-        """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing yet.
-
-        Raises:
-            ValueError: a bound above the block size, or no head where one is needed.
-        """
+        """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing."""
         max_draft = self.max_draft or block_size
         if not self.min_draft <= max_draft <= block_size:
             flags = f"--min-draft {self.min_draft} --max-draft {max_draft}"
             raise ValueError(f"{flags}: must be in this order, up to the block size, {block_size}")
-        return replace(self, max_draft=max_draft)
-
-    @property
-    def changing(self) -> str | None:
-        """The reason why steps cannot be recorded, if there is one."""
-        return None if self.steady else f"--controller {self.name} decides anew at every step"
+        if self.asks_head and head is None:
+            raise ValueError(
+                f"--controller {self.name}: there is no acceptance head beside the drafter; "
+                "give its file with --acceptance-head"
+            )
+        ready = replace(self, max_draft=max_draft)
+        ready.head = head
+        return ready
 
     @property
     def depends_on_batch(self) -> bool:
-        """True if a row's drafts, and with them relaxed output, depend on other rows or on earlier
-        sentences."""
-        return False
+        """True if relaxed output depends on other rows or on earlier sentences."""
+        return self.shared_option is not None and bool(getattr(self, self.shared_option))
 
     @property
     def max_length(self) -> int:
@@ -132,16 +124,11 @@ class Controller:
 
     def describe(self) -> dict[str, Any]:
         """Return the name and all options, for records."""
-        options = {name: getattr(self, name) for name in option_fields(type(self))}
-        return {"controller": self.name, **options}
+        return {"controller": self.name, **asdict(self)}
 
 
 def controller_of(values: Mapping[str, Any]) -> Controller:
-    """Return the controller that options ask for; those of other controllers are ignored.
-
-    Raises:
-        ValueError: an unknown name, or a value out of bounds.
-    """
+    """Return the controller that options ask for; those of other controllers are ignored."""
     name = str(values["controller"])
     if name not in CONTROLLERS:
         raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")

@@ -1,16 +1,19 @@
-"""The controllers that a decoder can have, from constant to tree."""
+"""The controllers, from constant to tree, and the oracle, their bound."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.base import Controller, Head, register
+from specdec_plugins.decoding.controllers.base import Controller, register
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import option
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 
 
 @register
@@ -25,6 +28,20 @@ class Constant(Controller):
 
 @register
 @dataclass(kw_only=True)
+class NoDrafts(Constant):
+    """Plain autoregressive decoding; the null object."""
+
+    name = "none"
+    help = "draft nothing"
+    drafts = False
+
+    @property
+    def max_length(self) -> int:
+        return 0
+
+
+@register
+@dataclass(kw_only=True)
 class Heuristic(Controller):
     """Drafts two slots more after a step that accepted its whole draft, else one less.
 
@@ -35,6 +52,7 @@ class Heuristic(Controller):
 
     name = "heuristic"
     help = "2 more when all was accepted, else 1 less"
+    shared_option = "remember_draft"
 
     initial_draft: int | None = option(
         None, "heuristic: slots of a sentence's first draft; by default the most", minimum=1
@@ -47,12 +65,7 @@ class Heuristic(Controller):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._first = self.initial_draft
-        self._ends: list[int] = []
-
-    @property
-    def depends_on_batch(self) -> bool:
-        return self.remember_draft
+        self._first, self._ends = self.initial_draft, list[int]()
 
     def clamp(self, length: int) -> int:
         return max(1, super().clamp(length))
@@ -85,6 +98,7 @@ class Confidence(Controller):
     name = "confidence"
     help = "cut at the first unlikely slot"
     needs_confidences = True
+    shared_option = "refit_threshold"
     RECENT = 256
     """Slots that the threshold is fitted to."""
     PERIOD = 8
@@ -101,14 +115,8 @@ class Confidence(Controller):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._threshold = self.confidence_threshold
-        self._confidences: Tensor | None = None
-        self._recent: list[tuple[float, bool]] = []
-        self._steps = 0
-
-    @property
-    def depends_on_batch(self) -> bool:
-        return self.refit_threshold
+        self._threshold, self._steps = self.confidence_threshold, 0
+        self._recent = list[tuple[float, bool]]()
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
@@ -117,11 +125,11 @@ class Confidence(Controller):
         return likely.clamp(self.min_draft, self.max_length)
 
     def observe(self, result: StepResult) -> list[int]:
-        if self.refit_threshold and self._confidences is not None:
+        if self.refit_threshold:
             rows = zip(self._confidences.tolist(), result.accepted, result.rejected)
             for row, accepted, rejected in rows:
-                self._recent += [(p, True) for p in row[:accepted]]
-                self._recent += [(p, False) for p in row[accepted : accepted + rejected]]
+                judged = enumerate(row[: accepted + rejected])
+                self._recent += [(p, slot < accepted) for slot, p in judged]
             self._recent = self._recent[-self.RECENT :]
             self._steps += 1
             if self._steps % self.PERIOD == 0 and self._recent:
@@ -131,12 +139,8 @@ class Confidence(Controller):
 
 def best_threshold(judged: list[tuple[float, bool]], default: float) -> float:
     """Return the threshold with the lowest rate of false accepts + 3 * rate of false rejects: that
-    of Transformers' ``assistant_confidence_threshold``.
-
-    Args:
-        judged: probabilities of slots, and True for those that were accepted.
-        default: the answer if all slots were accepted, or none.
-    """
+    of Transformers' ``assistant_confidence_threshold``; ``default`` if all slots were accepted, or
+    none. ``judged``: probabilities of slots, and True for those that were accepted."""
     probabilities, accepted = (np.array(column) for column in zip(*judged))
     if accepted.all() or not accepted.any():
         return default
@@ -161,29 +165,13 @@ class AcceptanceHeadController(Controller):
     asks_head = needs_confidences = True
 
     stop_threshold: float = option(
-        0.7,
-        "acceptance-head: cut where a rejection is more probable than this",
-        minimum=0,
-        maximum=1,
+        0.7, "acceptance-head: cut where a rejection is more probable than this", 0, 1
     )
     acceptance_head: str | None = option(
         None,
         "acceptance-head: file of the head; by default acceptance_head.pt beside the drafter, or "
         "acceptance_head.relaxed.pt or .sampling.pt for these rules",
     )
-
-    head: Head | None = field(default=None, repr=False)
-
-    def ready(self, block_size: int, head: Head | None = None) -> Controller:
-        if head is None:
-            raise ValueError(
-                f"--controller {self.name}: there is no acceptance head beside the drafter; "
-                "give its file with --acceptance-head"
-            )
-        ready = super().ready(block_size)
-        assert isinstance(ready, AcceptanceHeadController)
-        ready.head = head
-        return ready
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
@@ -205,10 +193,9 @@ class Tree(Controller):
     name = "tree"
     help = "the most probable continuations, which branch, or what the last step left of them"
     steady = True
+    shared_option = "max_rows"
 
-    tree_nodes: int = option(
-        8, "tree: how many tokens of a tree to verify", minimum=1, maximum=1024
-    )
+    tree_nodes: int = option(8, "tree: how many tokens of a tree to verify", 1, 1024)
     redraft_below: float = option(
         2.0,
         "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
@@ -227,17 +214,12 @@ class Tree(Controller):
         self._nodes = self.tree_nodes
 
     @property
-    def depends_on_batch(self) -> bool:
-        return self.max_rows is not None
-
-    @property
     def max_length(self) -> int:
-        return self.tree_nodes
+        return self._nodes
 
     @property
     def depth(self) -> int:
-        assert self.max_draft is not None
-        return self.max_draft
+        return self.max_draft or 0
 
     @property
     def reuse_above(self) -> float:
@@ -247,10 +229,7 @@ class Tree(Controller):
         # To begin late, the drafter would have to read all that is there by then.
         large = self.max_rows is not None and rows > self.max_rows
         self._nodes = 0 if large else self.tree_nodes
-        return [self._nodes] * rows
-
-    def observe(self, result: StepResult) -> list[int]:
-        return [self._nodes] * len(result.rows)
+        return super().start(rows)
 
 
 @register
@@ -267,14 +246,43 @@ class Auto(Tree):
 
 @register
 @dataclass(kw_only=True)
-class NoDrafts(Controller):
-    """Plain autoregressive decoding; the null object."""
+class Oracle(Controller):
+    """Verifies exactly the slots that will be accepted. **Not a real decoder.**
 
-    name = "none"
-    help = "draft nothing"
-    drafts = False
-    steady = True
+    It decodes each batch with whole blocks first, neither timed nor counted. It drafts nothing
+    where nothing would be accepted, else the whole block, since a drafter's tokens depend on the
+    number of slots. At a position that only low precision reaches it verifies the whole block.
+    """
 
-    @property
-    def max_length(self) -> int:
-        return 0
+    name = "oracle"
+    help = "decodes twice, to show the bound of chains: not a real decoder"
+    real = False
+
+    def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
+        hypotheses = [row[0] for row in decode(Constant(max_draft=self.max_length))]
+        self._forced = [hypothesis["forced"] for hypothesis in hypotheses]
+        self._accepted: list[int] = []
+        # The drafted tokens that a step of whole blocks commits, by the position where it begins.
+        self._plans = [
+            dict(zip(accumulate((count + 1 for count in steps), initial=begin), steps))
+            for steps, begin in zip((h["accepted"] for h in hypotheses), self._forced)
+        ]
+
+    def start(self, rows: int) -> list[int]:
+        return self._lengths(range(rows), self._forced)
+
+    def verify_lengths(self, draft: Draft) -> Tensor:
+        lengths = [self.clamp(count) for count in self._accepted]
+        return torch.tensor(lengths, device=draft.tokens.device)
+
+    def observe(self, result: StepResult) -> list[int]:
+        lengths = self._lengths(result.rows, result.lengths)
+        self._accepted = [self._accepted[i] for i in result.kept]
+        return lengths
+
+    def _lengths(self, rows: Sequence[int], positions: list[int]) -> list[int]:
+        self._accepted = [
+            self._plans[row].get(position, self.max_length)
+            for row, position in zip(rows, positions)
+        ]
+        return [self.clamp(self.max_length if count else 0) for count in self._accepted]

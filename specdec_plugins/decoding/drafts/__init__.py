@@ -10,19 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    Accepted,
+    SamplingRule,
+    Verification,
+)
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.walk import walk, walk_along
-from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all, grow_some
-from specdec_plugins.decoding.kernels import Floats, indices, on_host
+from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
+from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all
+from specdec_plugins.decoding.kernels import Floats, Ints, on_host
 from specdec_plugins.models.lattice import Lattice
 
 
-@lru_cache(maxsize=512)
-def _triangle(slots: int, device: torch.device) -> Tensor:
-    """Return ``(slots, slots)`` bool: each slot comes after those before; not to be changed."""
-    with torch.inference_mode(False):
-        return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
+@lru_cache(maxsize=4096)
+def _parents(rows: int, slots: int) -> Ints:
+    """Return ``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
+    return np.tile(np.arange(slots), (rows, 1))
 
 
 @dataclass(frozen=True)
@@ -63,32 +67,26 @@ class ChainDraft:
         return [self.tokens.size(1) > 0] * len(self.drafted)
 
     @property
-    def depths(self) -> Tensor:
-        """``(slots + 1,)`` the distance of each token from the root, the last committed one."""
-        return indices(self.tokens.size(1) + 1, self.tokens.device)
-
-    @property
-    def after(self) -> Tensor:
-        """``(rows, slots)`` the token read before each: 0 is the root, i > 0 the i-th drafted."""
-        return indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
-
-    @property
-    def ancestors(self) -> Tensor:
-        """``(slots + 1, slots + 1)`` bool: the tokens that each comes after, itself included."""
-        return _triangle(self.tokens.size(1) + 1, self.tokens.device)
+    def links(self) -> Links:
+        """Each token comes after the one before it."""
+        return chain_links(self.tokens.size(1), self.tokens.device)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
         """Return the part to verify, where a controller asks for ``(rows,)`` tokens."""
         lengths = torch.minimum(lengths, self.lengths)
         return replace(self, tokens=self.tokens[:, : int(lengths.amax())], lengths=lengths)
 
-    def accept(
-        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
-    ) -> Accepted:
-        """Return what is committed; ``room`` is that of :func:`walk`."""
-        best = rule.verifier_tokens(verification)
-        good = rule.agrees(verification, best, self.tokens, self.after)
-        return walk_along(self.tokens, good, best, verification.eos, self.lengths, room)
+    def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
+        """Return what is committed."""
+        tree = _parents(*self.tokens.shape), on_host(self.tokens)
+        judged = self._judged(rule, verification)
+        return walk(tree, *judged, verification.eos, self.lengths.tolist())
+
+    def _judged(self, rule: AcceptanceRule, verification: Verification) -> tuple[Tensor, Tensor]:
+        """Return ``(rows, slots)`` True for good tokens, and ``(rows, slots + 1)`` the verifier's
+        token after each."""
+        best, after = rule.verifier_tokens(verification), self.links.after.expand_as(self.tokens)
+        return rule.agrees(verification, best, self.tokens, after), best
 
     def parents_of(self, row: int) -> None:
         """Return a tree's parents, for a trace."""
@@ -110,11 +108,10 @@ class DrawnDraft(ChainDraft):
         it is, and the token at which a controller cuts made it cut."""
         return super().cut(lengths + 1)
 
-    def accept(
-        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
-    ) -> Accepted:
-        judged = rule.judge_drawn(verification, self.tokens, self.proposal, self.lengths)
-        return walk_along(self.tokens, *judged, verification.eos, self.lengths, room)
+    def _judged(self, rule: AcceptanceRule, verification: Verification) -> tuple[Tensor, Tensor]:
+        assert isinstance(rule, SamplingRule)
+        good, token = rule.judge_drawn(verification, self.tokens, self.proposal, self.lengths)
+        return good, token.expand(-1, self.tokens.size(1) + 1)
 
 
 @dataclass(frozen=True)
@@ -127,12 +124,7 @@ class TreeDraft:
 
     tokens: Tensor
     """``(rows, nodes)``; ``pad``, which is never accepted, fills up."""
-    after: Tensor
-    """``(rows, nodes)`` parents of all nodes but the root."""
-    depths: Tensor
-    """``(rows, nodes + 1)`` tokens from the root to each node; 0 for the root."""
-    ancestors: Tensor
-    """``(rows, nodes + 1, nodes + 1)`` bool: the nodes that each node comes after, and itself."""
+    links: Links
     gains: Floats
     """``(rows, nodes + 1)`` the drafter's log-probability of the path to each node, on the host;
     minus infinity where ``pad`` fills up."""
@@ -143,20 +135,18 @@ class TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
 
-    def accept(
-        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
-    ) -> Accepted:
+    def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
         best = rule.verifier_tokens(verification)
-        good = rule.agrees(verification, best, self.tokens, self.after)
-        tree = on_host(self.after), on_host(self.tokens)
-        return walk(tree, good, best, verification.eos, self.drafted, room)
+        good = rule.agrees(verification, best, self.tokens, self.links.after)
+        tree = on_host(self.links.after), on_host(self.tokens)
+        return walk(tree, good, best, verification.eos, self.drafted)
 
     def parents_of(self, row: int) -> list[int]:
-        parents: list[int] = self.after[row].tolist()
+        parents: list[int] = self.links.after[row].tolist()
         return parents
 
     def chances(self) -> list[list[float]]:
-        before = np.take_along_axis(self.gains, on_host(self.after), axis=1)
+        before = np.take_along_axis(self.gains, on_host(self.links.after), axis=1)
         chances: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
         return chances
 
@@ -197,10 +187,7 @@ class LatticeTrees:
             _replaced(old, rows, new) for old, new in zip(self._lattice, drafted._lattice)
         )
         self._lattice = candidates, first, following
-        self._positions[:, rows] = drafted._positions
-        if self._trees is not None:
-            positions = self._positions, np.array(rows)
-            grow_some(self._lattice, *positions, self._eos, self._pad, self._trees)
+        self._positions[:, rows], self._trees = drafted._positions, None
 
     def grow(self, nodes: int, lengths: list[int], called: list[bool]) -> TreeDraft:
         """Return the ``nodes`` most probable continuations of every row, as trees.
@@ -220,7 +207,8 @@ class LatticeTrees:
         tokens, after, depths, ancestors = (
             torch.from_numpy(array).to(self._device) for array in arrays
         )
-        return TreeDraft(tokens, after, depths, ancestors, gains, lengths, called)
+        links = Links(after, depths, ancestors, nodes)
+        return TreeDraft(tokens, links, gains, lengths, called)
 
     def advance(self, accepted: list[int], last: list[int]) -> bool:
         """Move every row on by its ``accepted`` tokens and the verifier's, ``last``; return whether

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +14,7 @@ from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
-from specdec_plugins.decoding.statistics import Stopwatch
-from specdec_plugins.decoding.step_result import Observer, StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -61,21 +59,19 @@ class ResidentLoop:
         scoring: Scoring,
         bans: TokenBans,
         engine: CudaGraphsEngine,
-        controller: Controller,
     ) -> ResidentLoop | None:
         """Return the loop; None, and a note in the engine, if its steps cannot be recorded."""
-        encoders = [verifier.encode, None if drafter is None else drafter.encode]
+        encoders = [verifier.encode]
+        encoders += [] if drafter is None or drafter.encode is None else [drafter.encode]
         stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
-        reason = controller.changing
         if drafter is not None and not drafter.recordable:
-            reason = reason or "the drafter reads whole prefixes at every step"
-        elif len(stock) < len(encoders) - encoders.count(None):
-            reason = reason or "an encoder has a forward pass of its own"
-        if reason:
-            engine.fall_back(reason)
-            return None
-        step = None if drafter is None else drafter.step
-        return cls(Models(stock[0], verifier.step, scoring, bans, step, *stock[1:]), engine)
+            engine.fall_back("the drafter reads whole prefixes at every step")
+        elif len(stock) < len(encoders):
+            engine.fall_back("an encoder has a forward pass of its own")
+        else:
+            step = None if drafter is None else drafter.step
+            return cls(Models(stock[0], verifier.step, scoring, bans, step, *stock[1:]), engine)
+        return None
 
     def recorded(self, kind: Kind, shape: Shape) -> Recorded:
         """Return a step of these sizes, with anything in its buffers."""
@@ -88,32 +84,15 @@ class ResidentLoop:
         return recorded
 
     def decode(
-        self,
-        tokens: Tensor,
-        limits: list[int],
-        controller: Controller,
-        results: Results,
-        observers: Sequence[Observer],
-        stopwatch: Stopwatch,
-    ) -> None:
-        """Decode the sources ``tokens`` ``(rows, n)`` under a steady controller; their hypotheses
-        are the ``results``."""
+        self, tokens: Tensor, limits: list[int], controller: Controller, results: Results
+    ) -> list[list[Hypothesis]]:
+        """Decode the sources ``tokens`` ``(rows, n)`` under a steady controller."""
         length, depth = max(controller.start(len(tokens))), controller.depth
         kind = Kind(min(length, depth), length) if length and depth else Kind(length)
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
-            with stopwatch("encode", tokens.device):
-                batch = ResidentBatch(self, kind, tokens, limits)
-            for observer in observers:
-                observer.begin([0] * len(tokens))
-            while batch.rows:
-                result = batch.advance(stopwatch)
-                for observer in observers:
-                    observer.step(result)
-                if any(result.finished):
-                    results.take(batch, result)
-                if batch.rows:
-                    batch.go_on()
+            batch = ResidentBatch(self, kind, tokens, limits)
+            return results.decode(batch, [0] * len(tokens), batch.step)
 
 
 class ResidentBatch(Rows):
@@ -132,39 +111,36 @@ class ResidentBatch(Rows):
         if kind.nodes:
             _, self._lattice = self._recorded.step.outcome.read()
 
-    def advance(self, stopwatch: Stopwatch) -> StepResult:
-        """Make a step."""
+    def step(self) -> tuple[StepResult, None]:
+        """Make a step, which nobody judges."""
+        self._fit()
         step = self._recorded.step
         if self._lattice is not None:
-            with stopwatch("draft", step.state.device):
-                step.grow(self._lattice, self._indices)
-        with stopwatch("verify", step.state.device):
-            self._recorded.run()
-            committed, self._lattice = step.outcome.read()
+            step.grow(self._lattice, self._indices)
+        self._recorded.run()
+        committed, self._lattice = step.outcome.read()
         rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
-        good, counts, tokens, scores, sources = (x[self._indices] for x in committed)
-        new: list[int] = counts.tolist()
+        names = "committed", "accepted", "tokens", "sources", "scores"
+        counts, good, tokens, sources, scores = (committed[name][self._indices] for name in names)
+        new: list[int] = counts[:, 0].tolist()
         last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
-        # An EOS that the length limit forces was not drafted.
-        room = [limit - length for limit, length in zip(self.max_lengths, self.lengths)]
         accepted = Accepted(
             torch.from_numpy(tokens),
             torch.from_numpy(sources),
             committed=new,
-            accepted=list(map(min, good.tolist(), room)),
+            accepted=good[:, 0].tolist(),
             verified=[slots] * rows,
             last=last,
             finished=[token == eos for token in last],
         )
         called = [self._kind.block > 0] * rows
-        return self.append(accepted, scores.tolist(), [slots] * rows, called)
+        return self.append(accepted, scores.tolist(), [slots] * rows, called), None
 
-    def go_on(self) -> None:
-        """Go on in another step if the rows are few enough or too long for this one."""
-        longest, shape = max(self.lengths), self._shape
-        rows = self._sizes.rows(len(self.rows))
-        width = max(shape.width, self._sizes.positions(longest + self._kind.slots))
-        fitting = Shape(rows, width, shape.source)
+    def _fit(self) -> None:
+        """Go on in another step if the rows are few enough or too long for the last one."""
+        rows, shape = self._sizes.rows(len(self.rows)), self._shape
+        positions = self._sizes.positions(max(self.lengths) + self._kind.slots)
+        fitting = Shape(rows, max(shape.width, positions), shape.source)
         if fitting == shape:
             return
         recorded = self._loop.recorded(self._kind, fitting)

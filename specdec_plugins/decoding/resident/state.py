@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance.walk import AcceptedPath, Links
+from specdec_plugins.decoding.acceptance.verification import AcceptedPath, Links
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
-from specdec_plugins.decoding.kernels import Floating, Ints, to_device, wait_for
+from specdec_plugins.decoding.kernels import to_device, wait_for
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import Lattice
@@ -124,108 +126,87 @@ def _cache(layers: Sequence[DecoderLayerRunner], rows: int, width: int, weight: 
     return weight.new_zeros(len(layers), 2, rows, heads, width, dim)
 
 
-class Committed(NamedTuple):
-    """An :class:`AcceptedPath` on the host, with log-probabilities; valid until the next step."""
-
-    accepted: Ints
-    counts: Ints
-    tokens: Ints
-    scores: Floating
-    sources: Ints
+Parts = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Types and shapes of a row's numbers, by name."""
 
 
-class Outcome:
+class Message:
+    """Numbers of every row, which go between host and device in a single copy."""
+
+    def __init__(self, rows: int, parts: Parts, device: torch.device) -> None:
+        # Whole words, so that their addresses are.
+        words = [-(-math.prod(shape) * kind.itemsize // 8) for kind, shape in parts.values()]
+        pin = device.type == "cuda"
+        self._host = torch.zeros(rows, 8 * sum(words), dtype=torch.uint8, pin_memory=pin)
+        self._bytes = self._host.to(device, copy=True)
+        self.parts, self.arrays = dict[str, Tensor](), dict[str, NDArray[Any]]()
+        """Views of the numbers on the device, and on the host."""
+        for (name, (kind, shape)), end, count in zip(parts.items(), accumulate(words), words):
+            begin, size = 8 * (end - count), math.prod(shape) * kind.itemsize
+            part, array = (
+                x[:, begin : begin + size].view(kind).view(rows, *shape)
+                for x in (self._bytes, self._host)
+            )
+            self.parts[name], self.arrays[name] = part, array.numpy()
+
+
+class Outcome(Message):
     """The message to the host: a step's committed tokens and, for trees, the next lattice."""
 
-    REAL = ("scores", "first", "following")
-    """Parts that are not integers."""
+    LATTICE = ("candidates", "first", "following")
 
     def __init__(
         self, rows: int, kind: Kind, candidates: int, precision: torch.dtype, device: torch.device
     ) -> None:
-        """
-        Args:
-            candidates: those of each slot of a lattice.
-            precision: that of scores; integers are sent in the same width.
-        """
-        window: tuple[int, ...] = (kind.window,)
-        self._shapes = {"scores": window, "tokens": window, "accepted": (1,), "committed": (1,)}
+        """``candidates``: those of each slot of a lattice; ``precision``: that of scores."""
+        window, width = (kind.window,), candidates
+        parts: Parts = dict.fromkeys(("accepted", "committed"), (torch.long, (1,)))
+        parts |= dict.fromkeys(("tokens", "sources"), (torch.long, window))
+        parts["scores"] = precision, window
         if kind.nodes:
-            self._shapes |= {"sources": window, "candidates": (kind.block, candidates)}
-            following = (kind.block - 1, candidates, candidates)
-            self._shapes |= {"first": (candidates,), "following": following}
-        width, self.precision = sum(map(math.prod, self._shapes.values())), precision
-        self._numbers = torch.zeros(rows, width, dtype=precision, device=device)
-        self._parts = self._split(self._numbers)
-        pin = device.type == "cuda"
-        self._host = torch.zeros(rows, width, dtype=precision, pin_memory=pin)
-        self._arrays = {name: part.numpy() for name, part in self._split(self._host).items()}
-
-    def _split(self, numbers: Tensor) -> dict[str, Tensor]:
-        whole = torch.int64 if numbers.dtype == torch.float64 else torch.int32
-        parts = torch.split(numbers, [math.prod(x) for x in self._shapes.values()], dim=1)
-        return {
-            name: (part if name in self.REAL else part.view(whole)).view(-1, *shape)
-            for part, (name, shape) in zip(parts, self._shapes.items())
-        }
+            parts["candidates"] = torch.long, (kind.block, width)
+            parts["first"] = torch.float, (width,)
+            parts["following"] = torch.float, (kind.block - 1, width, width)
+        super().__init__(rows, parts, device)
 
     def accept(self, path: AcceptedPath, scores: Tensor) -> None:
         """Send what is committed, with log-probabilities ``(rows, n)``."""
         for name, tensor in {"scores": scores, **path._asdict()}.items():
-            if name in self._parts:
-                self._parts[name].copy_(tensor)
+            self.parts[name].copy_(tensor)
 
     def draft(self, lattice: Lattice) -> None:
         """Send the next lattice."""
-        for name in ("candidates", "first", "following"):
-            self._parts[name].copy_(getattr(lattice, name))
+        for name in self.LATTICE:
+            self.parts[name].copy_(getattr(lattice, name))
 
-    def read(self) -> tuple[Committed, HostLattice | None]:
-        """Return the message; the host waits for the device here, and nowhere else."""
-        self._host.copy_(self._numbers, non_blocking=True)
-        wait_for(self._numbers.device)
-        parts, lattice = self._arrays, None
-        tokens, sources = parts["tokens"], parts.get("sources")
-        if sources is None:
-            sources = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        else:
-            scores = parts["first"].astype("f4"), parts["following"].astype("f4")
-            lattice = parts["candidates"].astype(np.int64), *scores
-        counts = parts["accepted"][:, 0], parts["committed"][:, 0]
-        return Committed(*counts, tokens, parts["scores"], sources), lattice
+    def read(self) -> tuple[dict[str, NDArray[Any]], HostLattice | None]:
+        """Return the parts, valid until the next step, and the lattice; the host waits for the
+        device here, and nowhere else."""
+        self._host.copy_(self._bytes, non_blocking=True)
+        wait_for(self._bytes.device)
+        if self.LATTICE[0] not in self.arrays:
+            return self.arrays, None
+        lattice = tuple(np.ascontiguousarray(self.arrays[name]) for name in self.LATTICE)
+        return self.arrays, cast(HostLattice, lattice)
 
 
-class TreeInput:
+class TreeInput(Message):
     """The message to the device: the trees to verify."""
 
     def __init__(self, rows: int, kind: Kind, pad: int, device: torch.device) -> None:
         """Begin with trees of ``pad``, which is never accepted."""
-        nodes = kind.nodes
-        # Whole words, so that their addresses are.
-        width = 8 * (3 * nodes + 1) + -(-((nodes + 1) ** 2) // 8) * 8
-        pin = device.type == "cuda"
-        self._host = torch.zeros(rows, width, dtype=torch.uint8, pin_memory=pin)
-        parts = _tree_parts(self._host, nodes)
-        parts[0].fill_(pad)
-        parts[3].copy_(torch.eye(nodes + 1))
-        self._arrays = [part.numpy() for part in parts]
-        self._bytes = self._host.to(device, copy=True)
-        self.tokens, after, depths, ancestors = _tree_parts(self._bytes, nodes)
+        nodes, size = kind.nodes, kind.nodes + 1
+        parts: Parts = dict.fromkeys(("tokens", "after"), (torch.long, (nodes,)))
+        parts |= {"depths": (torch.long, (size,)), "ancestors": (torch.bool, (size, size))}
+        super().__init__(rows, parts, device)
+        self.tokens, after, depths, ancestors = self.parts.values()
         """``(rows, nodes)`` drafted tokens."""
         self.links = Links(after, depths, ancestors, kind.block)
+        self.arrays["tokens"][:], self.arrays["ancestors"][:] = pad, np.eye(size)
+        self._bytes.copy_(self._host)
 
     def write(self, trees: Trees, rows: list[int]) -> None:
         """Send the trees of some rows; the host does not wait."""
-        for array, tree in zip(self._arrays, trees):
+        for array, tree in zip(self.arrays.values(), trees):
             array[rows] = tree
         self._bytes.copy_(self._host, non_blocking=True)
-
-
-def _tree_parts(packed: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return tokens, parents, depths and ancestors, in the order of :data:`Trees`."""
-    ends = [8 * nodes, 16 * nodes, 8 * (3 * nodes + 1)]
-    tokens, parents, depths = (
-        part.view(torch.long) for part in packed[:, : ends[-1]].tensor_split(ends[:-1], dim=1)
-    )
-    pairs = packed[:, ends[-1] : ends[-1] + (nodes + 1) ** 2].view(torch.bool)
-    return tokens, parents, depths, pairs.view(-1, nodes + 1, nodes + 1)

@@ -13,17 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Scoring, Verification
+from specdec_plugins.decoding.acceptance import SamplingRule, Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.walk import AcceptedPath, chain_links, walk_by_tensors
+from specdec_plugins.decoding.acceptance.verification import (
+    AcceptedPath,
+    chain_links,
+    walk_by_tensors,
+)
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts.growth import HostLattice, grow_all
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.resident.state import Kind, Outcome, Shape, State, TreeInput
 from specdec_plugins.decoding.steps.cache import mask_by_tensors
-from specdec_plugins.decoding.steps.drafter import DrafterStep
+from specdec_plugins.decoding.steps.drafter import DrafterStep, block_inputs
 from specdec_plugins.decoding.steps.encoder import StockEncoder
-from specdec_plugins.decoding.steps.prefixes import block_inputs
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory
@@ -58,7 +61,11 @@ class ResidentStep:
         self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
         encoders = (models.encoder, models.drafter_encoder)
         self._source_tables = {
-            encoder: encoder.positions(shape.source) for encoder in encoders if encoder is not None
+            encoder: position_table(
+                encoder.model.embed_positions, shape.source, encoder.model.padding_idx
+            )
+            for encoder in encoders
+            if encoder is not None
         }
         precision = torch.promote_types(weight.dtype, torch.float32)
         self.tree = TreeInput(shape.rows, kind, self._bans.pad, device) if kind.nodes else None
@@ -154,6 +161,7 @@ class ResidentStep:
             best = rule.verifier_tokens(verification)
             good = rule.agrees(verification, best, drafted, links.after.expand_as(drafted))
         else:
+            assert isinstance(rule, SamplingRule)
             good, best = rule.judge_drawn(verification, drafted, proposal)
         if self.tree is None and self.kind.block > 1:
             good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)

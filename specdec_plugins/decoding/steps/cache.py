@@ -85,11 +85,10 @@ class KVCache:
             past = self._past[..., :end, :]
         past = past if rows is None else past[:, :, rows]
         *results, new = step(past, mask, *inputs)
-        self._new, self._at, self._in_place = new, 0, False
-        if self._sizes.exact:
-            # The step wrote into the cache.
-            self._in_place = rows is None
-            self._new, self._at = self._store if rows is None else past, longest
+        # With exact sizes the step wrote into the cache, or into a copy of its rows.
+        self._in_place = self._sizes.exact and rows is None
+        self._at = longest if self._sizes.exact else 0
+        self._new = self._store if self._in_place else past if self._sizes.exact else new
         return tuple(results)
 
     def write(

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import indices, is_host, numbers, to_device
-from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
+from specdec_plugins.decoding.batch import Prefixes
+from specdec_plugins.decoding.kernels import (
+    Bools,
+    Floating,
+    Ints,
+    compiled,
+    indices,
+    is_host,
+    numbers,
+    to_device,
+)
+from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
+    CachedModel,
     Encode,
-    MemoryStep,
-    all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
-    memory_mask,
-)
-from specdec_plugins.decoding.steps.prefixes import (
-    DrafterInputs,
-    Prefixes,
-    empty_inputs,
-    fill_features,
-    fill_inputs,
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -55,7 +56,8 @@ class DrafterStep(CachedStep):
         with torch.no_grad():
             self.layers = self.decoder.runners(frozen=True)
             self.score = self.decoder.slot_scorer()
-            self.projections = [*all_projections(self.layers), *self.score.projections]
+            self.projections = [x for layer in self.layers for x in layer.projections]
+            self.projections += self.score.projections
             if model.uses_verifier_features:
                 self._read = self.decoder.feature_reader()
                 self.projections.append(self._read)
@@ -118,7 +120,7 @@ class DrafterStep(CachedStep):
         )
 
 
-class CachedDrafter:
+class CachedDrafter(CachedModel):
     """A :class:`DrafterStep` with a cache of every row's prefix.
 
     A causal drafter caches prefixes; a bidirectional one reads the whole prefix at every step.
@@ -127,21 +129,16 @@ class CachedDrafter:
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
         self.engine = engine = engine or EagerEngine()
         model.eval()
-        self.model, self.decoder = model, model.decoder
+        self.model, self.decoder, self.step = model, model.decoder, DrafterStep(model)
+        super().__init__(self.step, engine, model.decoder.positions)
         self.causal = model.decoder.causal
         self.recordable = self.causal and not model.decoder.copies_source
         """True if tensor code of fixed sizes can make its inputs."""
         self.reads_features = model.uses_verifier_features
-        self.step = DrafterStep(model)
-        self._run = engine.prepare(self.step)
-        self._read_source = engine.prepare(MemoryStep(self.step.layers))
         self.encode: Encode | None = None
         with torch.no_grad():
             if model.encoder is not None:
                 self.encode = frozen_encoder(model.encoder, engine)
-        self._table: Tensor | None = None
-        self._sizes = engine.sizes
-        self._cache = KVCache(self.step.layers, engine.sizes)
         self._new = empty_inputs if engine.sizes.exact else Reused(empty_inputs)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
@@ -153,16 +150,10 @@ class CachedDrafter:
         if self.encode is not None:
             encoder_out = self.encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
-        states = encoder_out["encoder_out"][0]
-        self._cache.begin(states)
         # One row may have the most cached tokens, another the most new ones.
-        self._dtype, self._device = states.dtype, states.device
-        count, table = self._sizes.room(2 * capacity), self._table
-        if table is None or len(table) < count or table.dtype != states.dtype:
-            self._table = table = self.decoder.positions(count)
-        (keys_values,) = self._read_source(states)
-        mask = memory_mask(encoder_out, states, self._sizes.exact)
-        self._memory = Memory(keys_values, mask, self.decoder.copies(encoder_out, mask, table))
+        self._begin(encoder_out, 2 * capacity)
+        assert self._table is not None
+        self._memory.copies = self.decoder.copies(encoder_out, self._memory.mask, self._table)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
@@ -196,7 +187,8 @@ class CachedDrafter:
         read = (window if self._sizes.exact else slots) * self.reads_features
         inputs = self._new(rows, slots, block_size, width, (read, self.step.channels), self._dtype)
         chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
-        counts = np.array((cached, prefixes.new, prefixes.slots_of(block_size), chosen))
+        blocks = prefixes.slots or [block_size] * len(chosen)
+        counts = np.array((cached, prefixes.new, blocks, chosen))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs[1:-1])
         among = np.empty((len(chosen), slots, slots), np.bool_)
         fill_inputs(arrays, np.array(prefixes.last), counts, among, (padding, self.causal))
@@ -214,6 +206,92 @@ class CachedDrafter:
         return inputs._replace(features=states[index, positions])
 
     def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        count = self._cache.keep(rows, width if self.causal else 0)
-        self._memory = self._memory.keep(rows, count)
+        super().keep(rows, width if self.causal else 0)
+
+
+class DrafterInputs(NamedTuple):
+    """Inputs of a drafter's step that depend on new tokens: its mask, then those of its ``run``."""
+
+    mask: Tensor
+    tokens: Tensor
+    is_mask: Tensor
+    positions: Tensor
+    block: Tensor
+    last: Tensor
+    features: Tensor | None
+
+
+def empty_inputs(
+    rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
+) -> DrafterInputs:
+    """Return buffers of so many slots; ``read``: slots and channels of features."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    return DrafterInputs(
+        torch.empty(rows, 1, slots, width + slots, dtype=dtype),
+        tokens,
+        torch.zeros(rows, slots, dtype=torch.bool),
+        positions,
+        torch.zeros(rows, block, dtype=torch.long),
+        torch.zeros(rows, dtype=torch.long),
+        torch.zeros(rows, *read, dtype=dtype),
+    )
+
+
+def block_inputs(
+    counts: tuple[Tensor, Tensor, int], index: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``is_mask``, positions and block of a causal drafter's inputs, and ``(rows, n, n)``
+    the new tokens that each sees, by tensor code.
+
+    Args:
+        counts: ``(rows,)`` cached and new tokens of each prefix, and slots of each block.
+        index: ``(n,)`` 0, 1, 2, …
+    """
+    cached, new, slots = counts
+    is_mask, end = index >= new[:, None], (new + slots)[:, None]
+    seen = torch.where(is_mask, end, index + 1)
+    block = new[:, None] + index[:block_size]
+    return is_mask, cached[:, None] + index, block, index < seen[..., None]
+
+
+@compiled
+def fill_inputs(
+    inputs: tuple[Ints, Bools, Ints, Ints, Ints],
+    befores: Ints,
+    counts: Ints,
+    among: Bools,
+    about: tuple[int, bool],
+) -> None:
+    """Fill in a step's inputs, but for the tokens of prefixes.
+
+    Args:
+        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
+        befores: ``(rows,)`` the token before each block.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
+        among: ``(rows, slots, slots)`` True for the new tokens that each sees.
+        about: a token for masks; True if tokens of a prefix do not see later ones.
+    """
+    tokens, is_mask, positions, block, last = inputs
+    masked, causal = about
+    slots = tokens.shape[1]
+    tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
+    for i in range(counts.shape[1]):
+        cached, new, count = counts[0, i], counts[1, i], counts[2, i]
+        last[i] = befores[i]
+        for slot in range(block.shape[1]):
+            block[i, slot] = new + slot
+        for slot in range(slots):
+            positions[i, slot] = cached + slot
+            is_mask[i, slot] = slot >= new
+            seen = slot + 1 if causal and slot < new else new + count
+            for other in range(slots):
+                among[i, slot, other] = other < seen
+
+
+@compiled
+def fill_features(features: Floating, states: Floating, counts: Ints) -> None:
+    """Fill features of new tokens from ``states`` ``(rows, n, channels)`` of the whole batch."""
+    features[:] = 0
+    for i in range(counts.shape[1]):
+        for slot in range(counts[1, i]):
+            features[i, slot] = states[counts[3, i], counts[0, i] + slot]

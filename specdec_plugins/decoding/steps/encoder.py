@@ -1,8 +1,8 @@
-"""Steps that run once for a source: the encoder, and keys and values of cross-attention."""
+"""The reading of sources: the encoder, and keys and values of cross-attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +11,16 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.steps.cache import KVCache
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.step import SourceStep
+from specdec_plugins.engines.step import CachedStep, SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
+from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
-    LayerRunner,
-    Projection,
     additive,
-    position_table,
     positioned,
     source_mask,
     source_memory,
@@ -53,14 +52,6 @@ def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
-def memory_mask(encoder_out: EncoderOut, states: Tensor, exact: bool) -> Tensor | None:
-    """Return the mask of cross-attention; None if sizes are exact and nothing is hidden."""
-    mask = source_mask(encoder_out, states.dtype)
-    if mask is None and not exact:
-        return states.new_zeros(states.size(1), 1, 1, len(states))
-    return mask
-
-
 class StockEncoder:
     """A stock encoder, whose layers an engine runs."""
 
@@ -74,18 +65,16 @@ class StockEncoder:
         """See :data:`Encode`."""
         exact, pad = self._sizes.exact, self.model.padding_idx
         if not exact:
-            # Padding, and rows, none of which may be empty.
             rows, source = tokens.shape
             tokens = F.pad(tokens, (self._sizes.source(source) - source, 0), value=pad)
             more = tokens[:1].expand(self._sizes.rows(rows) - rows, -1)
             tokens = torch.cat([tokens, more])
         x, embedded = self.model.forward_embedding(tokens)
-        padding, mask = tokens.eq(pad), None
+        padding = tokens.eq(pad)
         some = bool(padding.any())
         if some:
             x = x.masked_fill(padding[..., None], 0)
-        if some or not exact:
-            mask = additive(~padding[:, None, None], x.dtype)
+        mask = additive(~padding[:, None, None], x.dtype) if some or not exact else None
         (states,) = self._run(x, mask)
         return {
             "encoder_out": [states.transpose(0, 1)],
@@ -96,16 +85,12 @@ class StockEncoder:
             "src_lengths": [lengths],
         }
 
-    def positions(self, length: int) -> Tensor | None:
-        """See :func:`position_table`."""
-        return position_table(self.model.embed_positions, length, self.model.padding_idx)
-
     def masked(self, tokens: Tensor, visible: Tensor, mask: Tensor, table: Tensor | None) -> Tensor:
         """Return states ``(source, rows, channels)`` by tensor code alone.
 
         Args:
             visible: ``(rows, source)`` False for padding; ``mask``: the same, additive.
-            table: that of :meth:`positions`.
+            table: a :func:`position_table`.
         """
         model = self.model
         x = model.embed_scale * model.embed_tokens(tokens)
@@ -127,7 +112,7 @@ class EncoderStep(SourceStep):
         self.encoder = encoder
         with torch.no_grad():
             self._layers = [EncoderLayerRunner(layer, True) for layer in encoder.layers]
-        self.projections = all_projections(self._layers)
+        self.projections = [x for layer in self._layers for x in layer.projections]
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         """Return states of embedded tokens ``x`` ``(batch, source, channels)``, of the same shape.
@@ -166,9 +151,35 @@ class MemoryStep(SourceStep):
         return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
 
 
-def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
-    """Return the projections of all layers."""
-    return [projection for layer in layers for projection in layer.projections]
+class CachedModel:
+    """A step, the cache of every row's committed tokens, and what the step reads of the source."""
+
+    def __init__(
+        self, step: CachedStep, engine: Engine, positions: Callable[[int], Tensor | None]
+    ) -> None:
+        """``positions``: returns embeddings of so many."""
+        self._sizes, self._positions = engine.sizes, positions
+        self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
+        self._cache = KVCache(step.layers, engine.sizes)
+        self._table: Tensor | None = None
+
+    def _begin(self, encoder_out: EncoderOut, capacity: int) -> None:
+        """Begin a batch; ``capacity``: the largest number of positions of a row."""
+        states = encoder_out["encoder_out"][0]
+        (keys_values,) = self._read_source(states)
+        mask = source_mask(encoder_out, states.dtype)
+        if mask is None and not self._sizes.exact:
+            mask = states.new_zeros(states.size(1), 1, 1, len(states))
+        self._memory = Memory(keys_values, mask)
+        self._cache.begin(states)
+        self._dtype, self._device = states.dtype, states.device
+        count, table = self._sizes.room(capacity), self._table
+        if table is None or len(table) < count or table.dtype != states.dtype:
+            self._table = self._positions(count)
+
+    def keep(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
+        self._memory = self._memory.keep(rows, self._cache.keep(rows, width))
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:

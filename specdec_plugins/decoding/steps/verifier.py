@@ -14,14 +14,12 @@ from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host
-from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
+from specdec_plugins.decoding.steps.cache import Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
-    MemoryStep,
-    all_projections,
+    CachedModel,
     example_memory,
     example_tokens,
     frozen_encoder,
-    memory_mask,
     same_methods,
 )
 from specdec_plugins.engines.eager import EagerEngine
@@ -38,14 +36,10 @@ from specdec_plugins.models.layers import (
     projection,
     with_layers,
 )
-from specdec_plugins.models.rows import keep_rows
 
 
 def check_supported(model: BaseFairseqModel) -> None:
-    """
-    Raises:
-        UnsupportedModelError: names what a verifier's step does not reproduce exactly.
-    """
+    """Refuse a model that a verifier's step does not reproduce exactly."""
     for fault in _faults(model):
         supported = "the verifier must be a fairseq `transformer` (encoder-decoder)"
         raise UnsupportedModelError(f"{fault}; {supported}")
@@ -59,17 +53,15 @@ def _faults(model: BaseFairseqModel) -> Iterator[str]:
         yield f"{type(model).__name__}: not supported"
         return
     passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
-    stock = [same_methods(decoder, TransformerDecoderBase, *passes)]
-    methods = ("forward", "residual_connection")
-    stock += [same_methods(x, TransformerDecoderLayerBase, *methods) for x in decoder.layers]
-    for module, is_stock in zip((decoder, *decoder.layers), stock):
-        if not is_stock:
-            yield f"{type(module).__name__}: has a forward pass of its own"
+    if not same_methods(decoder, TransformerDecoderBase, *passes):
+        yield f"{type(decoder).__name__}: has a forward pass of its own"
     if decoder.adaptive_softmax is not None:
         yield "--adaptive-softmax-cutoff: not supported"
     if decoder.cross_self_attention:
         yield "--cross-self-attention: not supported"
     for layer in decoder.layers:
+        if not same_methods(layer, TransformerDecoderLayerBase, "forward", "residual_connection"):
+            yield f"{type(layer).__name__}: has a forward pass of its own"
         if getattr(layer, "encoder_attn", None) is None:
             yield "--no-cross-attention: not supported"
         for name in ("attn_ln", "c_attn", "ffn_layernorm", "w_resid"):
@@ -91,7 +83,7 @@ class VerifierStep(CachedStep):
         with torch.no_grad():
             self.layers = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
         self._project = projection(self.decoder.output_projection)
-        self.projections = [*all_projections(self.layers), self._project]
+        self.projections = [x for layer in self.layers for x in layer.projections] + [self._project]
 
     def run(
         self,
@@ -147,7 +139,7 @@ class VerifierStep(CachedStep):
         return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
 
 
-class CachedVerifier:
+class CachedVerifier(CachedModel):
     """A :class:`VerifierStep` with a cache of every row's committed tokens."""
 
     def __init__(
@@ -157,48 +149,32 @@ class CachedVerifier:
         engine: Engine | None = None,
         feature_layers: Collection[int] = (),
     ) -> None:
-        """
-        Raises:
-            UnsupportedModelError: a model that cannot be run exactly.
-        """
-        engine = engine or EagerEngine()
-        self.model, self.padding = model, padding
-        self.step = VerifierStep(model, feature_layers)
-        self._run = engine.prepare(self.step)
-        self._read_source = engine.prepare(MemoryStep(self.step.layers))
+        engine, self.step = engine or EagerEngine(), VerifierStep(model, feature_layers)
+        positions = model.decoder.embed_positions
+        super().__init__(self.step, engine, lambda count: position_table(positions, count, padding))
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
-        self._table: Tensor | None = None
-        self._sizes = engine.sizes
-        self._cache = KVCache(self.step.layers, engine.sizes)
         self._new = _new if engine.sizes.exact else Reused(_new)
         self._mask = _mask if engine.sizes.exact else Reused(_mask)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of tokens of a row, new ones included."""
-        states = encoder_out["encoder_out"][0]
-        (self._memory,) = self._read_source(states)
-        self._memory_mask = memory_mask(encoder_out, states, self._sizes.exact)
-        self._cache.begin(states)
-        self._dtype, count, table = states.dtype, self._sizes.room(capacity), self._table
-        if table is None or len(table) < count or table.dtype != states.dtype:
-            self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
+        self._begin(encoder_out, capacity)
 
     def score(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the results of :class:`VerifierStep`; the next call overwrites them.
 
-        Args:
-            last: the last committed token of each row, EOS at the start.
-            lengths: committed tokens of each row, which are cached.
+        ``last``: the last committed token of each row, EOS at the start; ``lengths``: the number of
+        committed tokens, which are cached.
         """
-        new, longest, device = draft.tokens.size(1) + 1, max(lengths), draft.tokens.device
+        new, longest = draft.tokens.size(1) + 1, max(lengths)
         mask, tokens, positions = self._inputs(last, draft, lengths)
-        if not is_host(device):
-            mask = None if mask is None else mask.to(device)
-            tokens, positions = tokens.to(device), positions.to(device)
-        rest = self._table, self._memory, self._memory_mask
+        if not is_host(self._device):
+            mask = None if mask is None else mask.to(self._device)
+            tokens, positions = tokens.to(self._device), positions.to(self._device)
+        rest = self._table, self._memory.keys_values, self._memory.mask
         logits, states, normalisers = (
             result if tokens.shape == (len(lengths), new) else result[: len(lengths), :new]
             for result in self._cache.run(self._run, longest, mask, tokens, positions, *rest)
@@ -212,26 +188,19 @@ class CachedVerifier:
         new, cached, exact = draft.tokens.size(1) + 1, np.array(lengths), self._sizes.exact
         rows, slots = self._cache.rows, self._sizes.slots(new)
         tokens, positions = self._new(rows, slots)
-        depths = on_host(draft.depths).reshape(-1, new)
+        depths = on_host(draft.links.depths).reshape(-1, new)
         drafted = np.array(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
         width, mask = self._cache.width(max(lengths)), None
         if not exact or slots > 1 or min(lengths) < width:
             mask = self._mask(rows, slots, width, self._dtype)
-            fill_mask(mask, cached, on_host(draft.ancestors).reshape(-1, new, new))
+            fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, new, new))
         return mask, tokens, positions
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
         """Cache some of the tokens that were read last, after ``lengths``; see
         :meth:`KVCache.write`."""
         self._cache.write(sources, lengths, counts)
-
-    def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        count = self._cache.keep(rows, width)
-        self._memory = keep_rows(self._memory, rows, 2, count)
-        if self._memory_mask is not None:
-            self._memory_mask = keep_rows(self._memory_mask, rows, 0, count)
 
 
 def _new(rows: int, slots: int) -> tuple[Tensor, Tensor]:

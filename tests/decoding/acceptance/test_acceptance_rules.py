@@ -61,7 +61,7 @@ def a_rule(beta: int, tau: float) -> AcceptanceRule:
 
 def accept(rule: AcceptanceRule, step: Step) -> list[int]:
     """How many tokens are accepted of every row's draft, all of which is its own."""
-    return chain(step[1]).accept(rule, step[0], None).accepted
+    return chain(step[1]).accept(rule, step[0]).accepted
 
 
 def chain(drafted: Tensor, lengths: list[int] | None = None) -> ChainDraft:
@@ -76,7 +76,6 @@ def reference(
     beta: int,
     tau: float,
     eos: int,
-    room: float,
 ) -> tuple[list[int], int]:
     """What is committed, token by token, and how much of it was drafted."""
     tokens: list[int] = []
@@ -89,7 +88,7 @@ def reference(
             good = possible and better < beta and values[own] - values[token] <= tau
         tokens.append(token if good and token is not None else own)
         if not good or tokens[-1] == eos:
-            return tokens, int(min(len(tokens) - (not good), room))
+            return tokens, len(tokens) - (not good)
     raise AssertionError("after the draft comes the verifier's own token")
 
 
@@ -98,17 +97,16 @@ def reference(
 def test_what_is_committed_is_that_of_the_loop(
     step: Step, beta: int, tau: float, data: st.DataObject
 ) -> None:
-    """Of drafts of any lengths, up to EOS; not counting an EOS that the length limit forces."""
+    """Of drafts of any lengths, up to EOS."""
     verification, drafted = step
     rows, slots = drafted.shape
     some = st.lists(st.integers(0, slots), min_size=rows, max_size=rows)
-    lengths, room = data.draw(some), data.draw(st.none() | some)
-    accepted = chain(drafted, lengths).accept(a_rule(beta, tau), verification, room)
+    lengths = data.draw(some)
+    accepted = chain(drafted, lengths).accept(a_rule(beta, tau), verification)
     scores = verification.log_probabilities.tolist()
     for row, counts in enumerate(zip(*counts_of(accepted))):
-        own, limit = drafted[row, : lengths[row]].tolist(), INF if room is None else room[row]
-        eos = verification.eos
-        tokens, count = reference(scores[row], own, beta, tau, eos, limit)
+        own, eos = drafted[row, : lengths[row]].tolist(), verification.eos
+        tokens, count = reference(scores[row], own, beta, tau, eos)
         assert accepted.tokens[row, : len(tokens)].tolist() == tokens
         assert accepted.sources[row, : len(tokens)].tolist() == list(range(len(tokens)))
         assert counts == (len(tokens), count, lengths[row], tokens[-1], tokens[-1] == eos)
@@ -165,16 +163,16 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
         ({"beta": 1, "tau": 3.0}, StrictRule(), "strict"),
         ({"beta": 3, "tau": 1.0}, RelaxedRule(3, 1.0), "relaxed (beta 3, tau 1.0)"),
         (SAMPLED, SamplingRule(), "sampling"),
-        ({"sampling": True, "sampling_topk": 3}, SamplingRule(3), "sampling (top 3)"),
+        ({"sampling": True, "sampling_topk": 3}, SamplingRule(3), "sampling (sampling_topk 3)"),
         (
             {"sampling": True, "sampling_topp": 0.9},
             SamplingRule(sampling_topp=0.9),
-            "sampling (top 0.9 of probability)",
+            "sampling (sampling_topp 0.9)",
         ),
         (
             {"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5},
             SamplingRule(3, 0.5),
-            "sampling (top 3, then top 0.5 of probability)",
+            "sampling (sampling_topk 3, sampling_topp 0.5)",
         ),
     ],
 )
@@ -189,10 +187,9 @@ def test_options_choose_a_rule(given: dict[str, Any], rule: AcceptanceRule, says
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"beta": 0}, "--beta 0: must be at least 1 and at most 2147483647"),
-        ({"beta": 2, "tau": -0.5}, r"--tau -0\.5: must be at least 0"),
-        ({"tau": math.nan}, "--tau nan: must be at least 0"),
-        ({"sampling": True, "sampling_topp": 1.5}, r"--sampling-topp 1\.5: must be at most 1"),
+        ({"beta": 0}, "--beta 0"),
+        ({"tau": math.nan}, "--tau nan"),
+        ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
         ({"sampling_topk": 3}, "give --sampling too"),
         ({"sampling": True, "beta": 2}, r"--beta, --tau: go without --sampling"),
     ],

@@ -23,7 +23,6 @@ from tiny_vocabulary import (
 from torch import Tensor
 
 from specdec_plugins.decoding import drafting
-from specdec_plugins.decoding import generator as generator_module
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import Controller
@@ -35,7 +34,6 @@ from specdec_plugins.decoding.controllers.simple import (
     NoDrafts,
     Tree,
 )
-from specdec_plugins.decoding.drafting import ChainDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -180,35 +178,23 @@ def enumerate_outputs(
     drafter: str = "causal",
     length: int = 3,
     k: int = 2,
-    chosen: bool = False,
     coin: Coin = leviathan,
     penalty: float = 1.0,
 ) -> tuple[dict[Output, float], DecodingStatistics]:
-    """The probability of each output, and how all ways to them together went.
-
-    Args:
-        chosen: chains are not drawn, as they are for sampling, but the drafter's best tokens.
-    """
-    limits, rule = (
-        GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
-        how,
-    )
+    """The probability of each output, and how all ways to them together went."""
+    limits = GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty)
     head, statistics = HEAD if options.asks_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
     with pytest.MonkeyPatch.context() as patches:
         if not isinstance(options, Tree):
             for kind in (SlotLogits, Lattice):
                 patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
-        if chosen:
-            patches.setattr(
-                generator_module, "DrawnDrafting", lambda *given: ChainDrafting(*given[:2], True)
-            )
         generator = build_generator(
             VERIFIER,
             DRAFTERS[drafter],
             DICTIONARY,
             block_size=k,
-            rule=rule,
+            rule=how,
             limits=limits,
             controller=options,
             head=head,
@@ -248,7 +234,6 @@ def furthest(found: dict[Output, float], expected: dict[Output, float]) -> float
 
 NONE, WHOLE, HEURISTIC = NoDrafts(), Constant(), Heuristic()
 CONFIDENCE = Confidence(confidence_threshold=0.3)
-SURER = Confidence(confidence_threshold=0.5)
 HEADED = AcceptanceHeadController(stop_threshold=0.4)
 TREE = Tree(tree_nodes=5)
 ANEW = Tree(tree_nodes=5, redraft_below=math.inf)
@@ -264,8 +249,6 @@ ANEW = Tree(tree_nodes=5, redraft_below=math.inf)
         (CONFIDENCE, {"length": 2}),
         (HEADED, {"length": 2}),
         (HEURISTIC, {"how": TOP_P}),
-        (WHOLE, {"chosen": True}),
-        (SURER, {"chosen": True}),
         (TREE, {}),
         (TREE, {"drafter": "block", "k": 3}),
         (ANEW, {}),
@@ -279,20 +262,20 @@ def test_every_output_has_the_verifiers_probability(
     assert furthest(found, expected) < 1e-9
     if options is not NONE:
         assert statistics.accepted_tokens > 0
-    if options in (CONFIDENCE, SURER, HEADED):
+    if options in (CONFIDENCE, HEADED):
         assert statistics.verified_tokens < statistics.drafted_tokens
 
 
 @thinned(
-    drafts=[(WHOLE, False), (CONFIDENCE, False), (WHOLE, True), (TREE, False)],
+    options=[WHOLE, CONFIDENCE, TREE],
     draws=[(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)],
 )
 def test_temperature_top_k_and_top_p(
-    drafts: tuple[Controller, bool], draws: tuple[SamplingRule, float]
+    options: Controller, draws: tuple[SamplingRule, float]
 ) -> None:
     """Every controller has both at once in :func:`test_with_a_repetition_penalty`, too."""
-    (options, chosen), (how, temperature) = drafts, draws
-    found, _ = enumerate_outputs(options, how, temperature, chosen=chosen)
+    how, temperature = draws
+    found, _ = enumerate_outputs(options, how, temperature)
     assert furthest(found, distribution(3, temperature, how)) < 1e-9
 
 
@@ -302,7 +285,6 @@ def test_temperature_top_k_and_top_p(
         (NONE, {}),
         (WHOLE, {"length": 2, "how": ALL}),
         (WHOLE, {"drafter": "block"}),
-        (WHOLE, {"chosen": True}),
         (CONFIDENCE, {}),
         (TREE, {}),
         (ANEW, {"how": TOP_K}),

@@ -5,80 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.acceptance import walk as walks
+from specdec_plugins.decoding.acceptance import verification as walks
 
 EOS = 2
-OWN = list(range(50, 58))
-"""The verifier's own tokens after the root and seven nodes."""
-TREE = [0, 0, 1, 3, 2, 5, 2]
-"""The node that each comes after; 0 is the root."""
-
-
-def walk(
-    parents: list[list[int]],
-    good: list[list[int]],
-    tokens: list[list[int]] | None = None,
-    own: list[list[int]] | None = None,
-    lengths: list[int] | None = None,
-    room: list[int] | None = None,
-) -> Accepted:
-    """By rows; tokens are 10, 11, … if not given."""
-    nodes = len(parents[0])
-    return walks.walk(
-        (np.array(parents), np.array(tokens or [range(10, 10 + nodes)] * len(parents))),
-        torch.tensor(good).bool(),
-        torch.tensor(own or [OWN[: nodes + 1]] * len(parents)),
-        EOS,
-        lengths or [nodes] * len(parents),
-        room,
-    )
-
-
-@pytest.mark.parametrize(
-    ("good", "length", "way"),
-    [
-        ([0, 0, 0, 0, 0, 0, 0], 7, []),
-        ([1, 0, 0, 0, 0, 0, 0], 7, [1]),
-        # Its parent is not good.
-        ([0, 0, 1, 1, 0, 0, 0], 7, []),
-        ([1, 0, 1, 1, 0, 0, 0], 7, [1, 3, 4]),
-        # Two are good: the longer way, and of ways as long the first.
-        ([1, 1, 1, 0, 1, 1, 1], 7, [2, 5, 6]),
-        ([1, 1, 0, 0, 0, 0, 0], 7, [1]),
-        ([1, 0, 1, 1, 0, 0, 0], 3, [1, 3]),
-        # What is another row's does not make a way longer.
-        ([1, 1, 1, 0, 1, 1, 1], 5, [1, 3]),
-        ([1, 0, 1, 1, 0, 0, 0], 0, []),
-    ],
-)
-def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) -> None:
-    found = walk([TREE], [good], lengths=[length])
-    own = OWN[[0, *way][-1]]
-    assert found.sources.tolist() == [[0, *way]]
-    assert found.tokens.tolist() == [[9 + node for node in way] + [own]]
-    assert counts_of(found) == [[len(way) + 1], [len(way)], [length], [own], [False]]
-
-
-@pytest.mark.parametrize(("room", "accepted"), [(None, 2), (5, 2), (2, 2), (1, 1)])
-def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
-    parents, good = [[0, 1, 2, 0]], [[1, 1, 0, 0]]
-    rooms = None if room is None else [room]
-    # In the draft: nothing of the verifier's comes after it; what the limit forces is not the
-    # draft's.
-    found = walk(parents, good, [[10, EOS, 12, 13]], room=rooms)
-    assert counts_of(found) == [[2], [accepted], [4], [EOS], [True]]
-    assert found.tokens[0, :2].tolist() == [10, EOS]
-    # With the verifier's own token.
-    found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
-    assert counts_of(found) == [[3], [accepted], [4], [EOS], [True]]
-    assert found.tokens.tolist() == [[10, 11, EOS]]
 
 
 def plain_way(parents: list[int], tokens: list[int], good: list[int], own: list[int]) -> list[int]:
@@ -117,7 +51,8 @@ def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
         ]
         for row in tokens
     ]
-    found = walk(parents, good, tokens, own, lengths)
+    tree, judged = (np.array(parents), np.array(tokens)), torch.tensor(good).bool()
+    found = walks.walk(tree, judged, torch.tensor(own), EOS, lengths)
     ways = [
         plain_way(parents[row][:length], tokens[row], good[row], own[row])
         for row, length in enumerate(lengths)
@@ -181,7 +116,7 @@ def test_trees(tree: Any, seed: int, several: bool) -> None:
     good = drafted == own.gather(1, torch.from_numpy(parents))
     if several:
         good |= torch.rand(good.shape) < 0.6
-    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2, None)
+    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2)
     assert_same(
         walks.walk_by_tensors(links_of(parents), drafted, (good, own), EOS, several), expected
     )
@@ -202,7 +137,8 @@ def test_chains(slots: int, seed: int, kind: str) -> None:
     # Nothing comes after EOS.
     good[:, 1:] &= drafted[:, :-1] != EOS
     own = own[:, :1] if kind == "drawn" else own
-    expected = walks.walk_along(drafted, good, own, EOS, torch.full((3,), slots), None)
+    chain = np.tile(np.arange(slots), (3, 1)), drafted.numpy()
+    expected = walks.walk(chain, good, own.expand(-1, slots + 1), EOS, [slots] * 3)
     links = walks.chain_links(slots, torch.device("cpu"))
     assert_same(
         walks.walk_by_tensors(links, drafted, (good, own), EOS, kind == "several"), expected

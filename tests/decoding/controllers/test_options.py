@@ -1,7 +1,10 @@
-"""Options that cannot be, and the controllers that options make."""
+"""Options that cannot be, the controllers that options make, and options that a new class adds."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -15,13 +18,21 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.build import build_generator, recommended
-from specdec_plugins.decoding.controllers.base import controller_of
+from specdec_plugins.decoding.controllers.base import (
+    CONTROLLERS,
+    Controller,
+    controller_of,
+    register,
+)
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,
     Auto,
     Constant,
     Tree,
 )
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import option
+from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
 
@@ -36,11 +47,14 @@ from specdec_plugins.engines.sizes import PaddedSizes
         ({"controller": "constant", "max_draft": 0}, "--max-draft 0"),
         ({"controller": "tree", "tree_nodes": 1025}, "--tree-nodes 1025"),
         ({"controller": "auto", "redraft_below": -0.5}, "--redraft-below -0.5"),
+        ({"temperature": 0.0}, "--temperature 0.0: must be at least 1e-06"),
+        ({"max_len_b": -1}, "--max-len-b -1"),
+        ({"unkpen": float("nan")}, "--unkpen nan: must be a number"),
     ],
 )
 def test_what_cannot_be_is_named(given: dict[str, Any], flag: str) -> None:
     with pytest.raises(ValueError, match=flag):
-        controller_of(given)
+        controller_of(given) if "controller" in given else GenerationLimits(**given)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +123,34 @@ def test_auto_drafts_for_as_many_rows_as_it_pays(
     assert block == Constant()
     named = Tree()
     assert recommended(named, drafter("causal"), rule, engine) is named
+
+
+@dataclass(kw_only=True)
+class Toy(Controller):
+    """Drafts in every n-th step."""
+
+    name = "toy"
+    help = "now and then"
+
+    every: int = option(2, "toy: draft in one of so many steps", minimum=1, maximum=9)
+
+    def start(self, rows: int) -> list[int]:
+        self._step = 0
+        return super().start(rows)
+
+    def observe(self, result: StepResult) -> list[int]:
+        self._step += 1
+        return super().observe(result) if self._step % self.every == 0 else [0] * len(result.rows)
+
+
+def test_options_of_a_new_class_are_those_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONTROLLERS, "toy", Toy)
+    register(Toy)
+    name = "specdec_plugins.tasks.decoding_config"
+    known = importlib.import_module(name)
+    monkeypatch.setattr(sys.modules["specdec_plugins.tasks"], "decoding_config", known)
+    monkeypatch.delitem(sys.modules, name)
+    config = importlib.import_module(name)  # as in a process that knew it from the beginning
+    declared = {field.name: field for field in fields(config.ControllerConfig)}
+    assert (declared["every"].type, declared["every"].default) == (int, 2)
+    assert "toy (now and then)" in declared["controller"].metadata["help"]

@@ -53,18 +53,15 @@ def test_acceptance_goes_as_far_as_each_rows_own_tokens(
     draft: ChainDraft, rule: StrictRule | SamplingRule
 ) -> None:
     verification = verify([[3, 4, 5, 6], [4, 5, 3, 6]])
-    accepted = draft.accept(rule, verification, None)
+    accepted = draft.accept(rule, verification)
     assert counts_of(accepted) == [[4, 3], [3, 2], [3, 2], [6, 3], [False, False]]
-    # A draft that is cut is judged like a shorter one; an EOS that is forced was not drafted.
+    # A draft that is cut is judged like a shorter one.
     cut = draft.cut(torch.tensor([1, 0]))
-    slots = cut.tokens.size(1) + 1
-    forced = verify([[EOS] * slots] * 2)
+    ends = verify([[EOS] * (cut.tokens.size(1) + 1)] * 2)
     eos = replace(cut, tokens=torch.full_like(cut.tokens, EOS))
     if draft is CHOSEN:
-        assert cut.accept(rule, verify([[3, 4], [4, 5]]), None).accepted == [1, 0]
-        assert eos.accept(rule, forced, None).accepted == [1, 0]
-        assert eos.accept(rule, forced, [0, 0]).accepted == [0, 0]
+        assert cut.accept(rule, verify([[3, 4], [4, 5]])).accepted == [1, 0]
+        assert eos.accept(rule, ends).accepted == [1, 0]
     else:
-        assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]]), None).accepted == [2, 1]
-        assert eos.accept(rule, forced, None).accepted == [1, 1]
-        assert eos.accept(rule, forced, [0, 1]).accepted == [0, 1]
+        assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]])).accepted == [2, 1]
+        assert eos.accept(rule, ends).accepted == [1, 1]

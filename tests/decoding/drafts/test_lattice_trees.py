@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import counts_of, examples
+from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule, Verification
 from specdec_plugins.decoding.drafts import LatticeTrees, TreeDraft
 from specdec_plugins.models.lattice import Lattice
 
@@ -91,15 +90,17 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
         count = min(nodes, len(known))
         ways = ways_in(tree, row)
         found = ways[:count]
-        assert all(parent <= node for node, parent in enumerate(tree.after[row, :count].tolist()))
+        assert all(
+            parent <= node for node, parent in enumerate(tree.links.after[row, :count].tolist())
+        )
         assert len(set(found)) == count
         scores = [known[way] for way in found]
         expected = sorted(known.values(), reverse=True)[:count]
         assert scores == pytest.approx(expected, abs=1e-5)
         assert promised[row] == pytest.approx(sum(np.exp(expected)), abs=1e-5)
-        assert tree.depths[row, 1 : count + 1].tolist() == [len(way) for way in found]
+        assert tree.links.depths[row, 1 : count + 1].tolist() == [len(way) for way in found]
         for node, way in enumerate(found, start=1):
-            before = tree.ancestors[row, node].nonzero()[:, 0].tolist()
+            before = tree.links.ancestors[row, node].nonzero()[:, 0].tolist()
             assert before[0] == 0
             assert tuple(tokens[row, other - 1].item() for other in before[1:]) == way
         assert tokens[row, count:].tolist() == [PAD] * (nodes - count)
@@ -115,8 +116,8 @@ def part_of(lattice: Lattice, row: int) -> Lattice:
 
 def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
     """A row of trees, and a tree of one row."""
-    for name in ("tokens", "depths", "ancestors", "after"):
-        assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
+    for ours, own in zip((found.tokens, *found.links[:3]), (expected.tokens, *expected.links[:3])):
+        assert torch.equal(ours[row], own[0])
     assert found.parents_of(row) == expected.parents_of(0)
     assert found.chances()[row] == pytest.approx(expected.chances()[0])
 
@@ -178,30 +179,3 @@ def test_some_rows_are_drafted_anew(
     found = grow(trees, 7)
     for row in range(3):
         same_trees(found, grow_tree(expected[row], 7), row)
-
-
-AFTER = {8: 4, 4: 6, 6: 7}
-"""Of tokens, whatever their nodes, the verifier's next one; 8 is the last committed one."""
-
-
-def verify(tree: TreeDraft, after: dict[int, int]) -> Verification:
-    read = [8, *tree.tokens[0].tolist()]
-    best = torch.tensor([[after.get(token, 0) for token in read]])
-    return Verification(torch.nn.functional.one_hot(best, 9).float().log_softmax(-1), EOS)
-
-
-def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> None:
-    candidates = torch.tensor([[[3, 4], [5, 6]]])
-    tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
-    found = tree.accept(StrictRule(), verify(tree, AFTER), None)
-    assert found.tokens.tolist() == [[4, 6, 7]]
-    read = torch.cat([torch.tensor([[8]]), tree.tokens], dim=1)
-    assert read.gather(1, found.sources).tolist() == [[8, 4, 6]]
-    assert counts_of(found) == [[3], [2], [6], [7], [False]]
-    # All are within reach of the best: of ways as long, the verifier's own.
-    assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER), None).tokens.tolist() == [
-        [4, 6, 7]
-    ]
-    # Where that ends, any that is good.
-    other = tree.accept(RelaxedRule(9, 9.0), verify(tree, {8: 7, 3: 6, 6: 7}), None)
-    assert other.tokens.tolist() == [[3, 6, 7]]

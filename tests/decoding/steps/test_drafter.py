@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.models.rows import unfinished
 
 K, LENGTH = 4, 12

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.rows import unfinished
@@ -38,8 +38,7 @@ def draft(rows: int, nodes: int, alike: bool) -> Any:
 
     return SimpleNamespace(
         tokens=torch.randint(4, 24, (rows, nodes)),
-        depths=torch.randint(0, 3, shape),
-        ancestors=seen,
+        links=SimpleNamespace(depths=torch.randint(0, 3, shape), ancestors=seen),
     )
 
 
@@ -118,7 +117,7 @@ def test_a_drafter(
         )
         (expected, scores), (found, ours) = (one.draft(prefixes, slots) for one in both)
         for i in range(len(going)):
-            own = prefixes.slots_of(slots)[i]
+            own = prefixes.slots[i] if prefixes.slots else slots
             torch.testing.assert_close(found[i, :own], expected[i, :own], atol=1e-9, rtol=1e-9)
             chosen = ours.choose()[i, :own], scores.choose()[i, :own]
             assert chosen[0].tolist() == chosen[1].tolist()

@@ -80,7 +80,7 @@ def draw_trees(rows: int, nodes: int, branching: bool) -> tuple[list[list[list[i
 def draft_of(tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Any:
     """What is scored of a draft."""
 
-    return SimpleNamespace(tokens=tokens, depths=depths, ancestors=ancestors)
+    return SimpleNamespace(tokens=tokens, links=SimpleNamespace(depths=depths, ancestors=ancestors))
 
 
 def leaves(ways: list[list[int]]) -> list[list[int]]:

@@ -146,11 +146,11 @@ class Toy(Controller):
 def test_options_of_a_new_class_are_those_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONTROLLERS, "toy", Toy)
     register(Toy)
-    name = "specdec_plugins.tasks.decoding_config"
+    name = "specdec_plugins.tasks.specdec_config"
     known = importlib.import_module(name)
-    monkeypatch.setattr(sys.modules["specdec_plugins.tasks"], "decoding_config", known)
+    monkeypatch.setattr(sys.modules["specdec_plugins.tasks"], "specdec_config", known)
     monkeypatch.delitem(sys.modules, name)
     config = importlib.import_module(name)  # as in a process that knew it from the beginning
-    declared = {field.name: field for field in fields(config.ControllerConfig)}
+    declared = {field.name: field for field in fields(config.DecodingConfig)}
     assert (declared["every"].type, declared["every"].default) == (int, 2)
     assert "toy (now and then)" in declared["controller"].metadata["help"]

@@ -34,18 +34,18 @@ CEILINGS = {
     "cli": 1062,
     "criterions": 475,
     "data": 135,
-    "decoding": 4809,
-    "engines": 999,
+    "decoding": 4785,
+    "engines": 931,
     "evaluation": 1525,
     "files": 577,
     "host": 328,
     "inference": 2057,
     "jobs": 1314,
-    "models": 1899,
-    "tasks": 573,
+    "models": 1896,
+    "tasks": 572,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 132
+MAX_FILES = 131
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

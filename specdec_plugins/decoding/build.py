@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 GPU_NODES = 32
 """Nodes of the recommended trees on a GPU."""
-LONGEST, RECORDED = 32, (32, 64, 128)
-"""Source tokens of the longest made-up sentence, and those where each size is recorded."""
+RECORDED = (32, 64, 128)
+"""Source tokens of the made-up sentences with which each size is recorded."""
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
@@ -67,7 +67,7 @@ def recommended(
         options["tree_nodes"] = GPU_NODES
     on_cpu = next(drafter.parameters()).device.type == "cpu"
     if controller.max_rows is None and rule.lossless and on_cpu:
-        options["max_rows"] = 2 if engine.sizes.exact else 1
+        options["max_rows"] = 2 if engine.in_place else 1
     return Tree(**options)
 
 
@@ -112,14 +112,11 @@ def warm_up(
 
     Controllers, statistics and torch's random numbers stay as they were.
     """
-    sizes, limits, start = generator.engines.verifier.sizes, generator.limits, time.perf_counter()
+    limits, start = generator.limits, time.perf_counter()
     device = next(generator.model.parameters()).device
     if not generator.controller.real:
         return 0.0
-    if not sizes.exact:
-        padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
-        batches = [(rows, length, length) for length in padded]
-    elif is_host(device):
+    if is_host(device):
         batches = [(rows, 8, 8)]
     else:
         # A step is recorded for each number of rows to which a batch shrinks.

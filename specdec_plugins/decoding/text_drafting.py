@@ -119,13 +119,8 @@ class CopyDrafting(TextDrafting):
         net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}
         net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
         options = copy.controller, DecodingStatistics()
-        # Padded as its engine wants rows, and in its type.
-        padded = rows + rows[:1] * (copy.engines.verifier.sizes.rows(len(rows)) - len(rows))
-        order, dtype = (
-            torch.tensor(padded, device=batch.device),
-            next(copy.model.parameters()).dtype,
-        )
-        encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, order)
+        encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)
+        dtype = next(copy.model.parameters()).dtype
         encoder_out["encoder_out"] = [x.to(dtype) for x in encoder_out["encoder_out"]]
         written = copy.decode({"net_input": net_input}, *options, encoder_out=encoder_out)
         for row, (hypothesis,) in zip(rows, written):

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from specdec_plugins.engines.packing import pack
-from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
@@ -15,7 +14,7 @@ class EagerEngine:
     """Run steps as they are, in the precision of their weights."""
 
     name = "eager"
-    sizes = Sizes()
+    in_place = True
 
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: that of the models."""
@@ -25,7 +24,7 @@ class EagerEngine:
 
     def prepare(self, step: Step) -> Run:
         pack(step)
-        return step.in_room if isinstance(step, CachedStep) and self.sizes.exact else step
+        return step.in_room if isinstance(step, CachedStep) and self.in_place else step
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()

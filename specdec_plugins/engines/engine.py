@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 
-from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Run, Step
 
 
@@ -35,16 +34,13 @@ class Engine(Protocol):
         ...
 
     @property
-    def sizes(self) -> Sizes:
-        """The sizes of the inputs of steps; padded ones are for the host."""
+    def in_place(self) -> bool:
+        """True if a cached step gets room behind the cached positions and writes there; else it
+        gets the whole cache, and always a mask, and inputs may be the same tensors filled anew."""
         ...
 
     def prepare(self, step: Step) -> Run:
-        """Return the function to call in place of a step, whose weights must not change.
-
-        Where sizes are exact, a cached step gets room behind the cached positions and may write
-        there. Where they are padded, it does not, and inputs may be the same tensors filled anew.
-        """
+        """Return the function to call in place of a step, whose weights must not change."""
         ...
 
     def running(self) -> AbstractContextManager[None]:

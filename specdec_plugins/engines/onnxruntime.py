@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specdec_plugins.engines.exported_step import ExportedStep, Shape
 from specdec_plugins.engines.int8_products import int8_products, weight_bits
-from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, Results, Run, Step
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.machine import processor_name
@@ -34,7 +33,7 @@ class OnnxRuntimeEngine:
     """
 
     dtype = torch.float32
-    sizes = PaddedSizes()
+    in_place = False
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """

@@ -40,9 +40,9 @@ class Memory:
         """Return the memory of some rows of the batch."""
         return self._mapped(lambda x, dim: x[:, :, rows] if dim else x[rows])
 
-    def keep(self, rows: list[int], count: int) -> Memory:
+    def keep(self, rows: list[int]) -> Memory:
         """Go on with ``rows`` only; see :func:`keep_rows`."""
-        return self._mapped(lambda x, dim: keep_rows(x, rows, dim, count))
+        return self._mapped(lambda x, dim: keep_rows(x, rows, dim))
 
     def _mapped(self, change: Callable[[Tensor, int], Tensor]) -> Memory:
         """Change each tensor, given the dimension of its rows."""

@@ -16,13 +16,10 @@ def unfinished(finished: Sequence[bool]) -> list[int]:
     return [next(late) if finished[index] else index for index in range(len(going))]
 
 
-def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0, count: int | None = None) -> Tensor:
-    """Move ``rows`` to the first indices, in this order, and return a view of the first ``count``.
-
-    ``x`` is changed. ``count``: as many as ``rows``, or more, which hold anything.
-    """
+def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0) -> Tensor:
+    """Move ``rows`` of ``x`` to the first indices, in this order, and return a view of them."""
     moved = [(index, row) for index, row in enumerate(rows) if index != row]
     if moved:
         to, where = torch.tensor(moved).to(x.device, non_blocking=True).T
         x.index_copy_(dim, to, x.index_select(dim, where))
-    return x.narrow(dim, 0, len(rows) if count is None else count)
+    return x.narrow(dim, 0, len(rows))

@@ -13,21 +13,18 @@ from controlled import HEAD, K, drafter, verifier
 from drafters import make_block, make_causal, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
+from joining import JOINING
 from scripted import DICTIONARY
 from strict import one_row
 
 from specdec_plugins.decoding.batch import Prefixes
-from specdec_plugins.decoding.build import LONGEST, build_generator, warm_up
+from specdec_plugins.decoding.build import build_generator, warm_up
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.encoder import EncoderStep
-from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import Run, Step
 
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
@@ -140,25 +137,7 @@ def test_a_block_that_was_not_trained_is_refused(k: int) -> None:
         alone(drafter, k)
 
 
-class Noting(EagerEngine):
-    """Padded steps, and the lengths of the sources that were read."""
-
-    sizes = PaddedSizes()
-
-    def __init__(self) -> None:
-        super().__init__("float64")
-        self.met: set[int] = set()
-
-    def prepare(self, step: Step) -> Run:
-        def run(*inputs: Any) -> Any:
-            if isinstance(step, EncoderStep):
-                self.met.add(inputs[0].size(1))
-            return step(*inputs)
-
-        return run
-
-
-def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGenerator:
+def make(controller: str, **limits: Any) -> SpeculativeGenerator:
     return build_generator(
         verifier(),
         drafter("causal"),
@@ -166,7 +145,7 @@ def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGene
         block_size=K,
         limits=GenerationLimits(**{"max_len_b": 20, **limits}),
         head=HEAD,
-        engines=Engines.both(engine),
+        engines=Engines.both(JOINING),
         controller=CONTROLLERS[controller](),
     )
 
@@ -184,8 +163,8 @@ def outputs(generator: SpeculativeGenerator) -> Any:
 )
 def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     limits = {"min_len": least, "max_len_b": 20}
-    expected = outputs(make(controller, Noting(), **limits))
-    warmed = make(controller, Noting(), **limits)
+    expected = outputs(make(controller, **limits))
+    warmed = make(controller, **limits)
     torch.manual_seed(3)
     state = torch.get_rng_state()
     assert warm_up(warmed, DICTIONARY, rows, 1024) > 0
@@ -193,13 +172,3 @@ def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     assert warmed.limits == GenerationLimits(**limits)
     assert warmed.statistics.sentences == 0
     assert outputs(warmed) == expected
-
-
-def test_common_sizes_are_met() -> None:
-    engine = Noting()
-    generator = make("constant", engine)
-    warm_up(generator, DICTIONARY, 1, 1024)
-    sizes = {engine.sizes.source(tokens) for tokens in range(1, LONGEST + 1)}
-    assert engine.met == sizes
-    generator.generate([], make_batch([4], seed=1))
-    assert engine.met == sizes

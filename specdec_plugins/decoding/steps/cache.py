@@ -12,12 +12,16 @@ from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.kernels import Bools, Floating, Ints
-from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, lowest
 from specdec_plugins.models.rows import keep_rows
 
 Made = TypeVar("Made")
+
+
+def room(positions: int) -> int:
+    """Return the positions of a cache that needs this many; it grows by 32."""
+    return -(-positions // 32) * 32
 
 
 class Reused(Generic[Made]):
@@ -45,18 +49,19 @@ class KVCache:
     values that nobody reads.
     """
 
-    def __init__(self, layers: Sequence[DecoderLayerRunner], sizes: Sizes) -> None:
+    def __init__(self, layers: Sequence[DecoderLayerRunner], in_place: bool) -> None:
+        """``in_place``: that of the engine."""
         self._shape = len(layers), layers[0].heads, layers[0].head_dim
-        self._sizes, self._reused = sizes, Reused(self._empty)
+        self._in_place, self._reused = in_place, Reused(self._empty)
         self.rows = 0
-        """The number of rows in use, padding included; there may be room for more."""
+        """The number of rows in use; there may be room for more."""
 
     def begin(self, states: Tensor) -> None:
         """Begin a batch of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
         rows, self._kind = states.size(1), (states.dtype, states.device)
         # Never reuse a multi-row cache: the old one may still be the source of a copy.
         self._make = self._reused if rows == 1 else self._empty
-        self._hand(rows, self._make(rows, self._sizes.room(0), *self._kind))
+        self._hand(rows, self._make(rows, room(1), *self._kind))
 
     def _empty(self, rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
@@ -65,7 +70,7 @@ class KVCache:
 
     def width(self, longest: int) -> int:
         """Return the positions that a step reads if the longest row has cached so many."""
-        return longest if self._sizes.exact else self._store.size(4)
+        return longest if self._in_place else self._store.size(4)
 
     def run(
         self, step: Run, longest: int, mask: Tensor | None, *inputs: Any, rows: Tensor | None = None
@@ -79,16 +84,16 @@ class KVCache:
             rows: run over these only; None: all.
         """
         past = self._past
-        if self._sizes.exact:
+        if self._in_place:
             end = longest + inputs[0].size(1)
             self._grow(end)
             past = self._past[..., :end, :]
         past = past if rows is None else past[:, :, rows]
         *results, new = step(past, mask, *inputs)
-        # With exact sizes the step wrote into the cache, or into a copy of its rows.
-        self._in_place = self._sizes.exact and rows is None
-        self._at = longest if self._sizes.exact else 0
-        self._new = self._store if self._in_place else past if self._sizes.exact else new
+        # In place, the step wrote into the cache, or into a copy of its rows.
+        self._cached = self._in_place and rows is None
+        self._at = longest if self._in_place else 0
+        self._new = self._store if self._cached else past if self._in_place else new
         return tuple(results)
 
     def write(
@@ -107,7 +112,7 @@ class KVCache:
         if kernels.is_host(self._store.device):
             past, new = kernels.numbers(self._store), kernels.numbers(self._new)
             where = np.array((rows, begins, counts))
-            _write(past, new, kernels.on_host(columns), where, self._in_place)
+            _write(past, new, kernels.on_host(columns), where, self._cached)
             return
         # Rows of fewer tokens copy more behind them, which nobody reads.
         width, device = max(counts), self._store.device
@@ -116,21 +121,17 @@ class KVCache:
         taken = read[kernels.indices(len(rows), device)[:, None], columns[:, :width]]
         store[index[:, None], begin[:, None] + kernels.indices(width, device)] = taken
 
-    def keep(self, rows: list[int], width: int) -> int:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached; return their
-        number, padding included."""
+    def keep(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
         keep_rows(self._store[..., :width, :], rows, 2)
-        # An encoder that is not fairseq's does not pad rows.
-        count = min(self._sizes.rows(len(rows)), self.rows)
-        if count < self.rows:
-            self._hand(count, self._store)
-        return count
+        if len(rows) < self.rows:
+            self._hand(len(rows), self._store)
 
     def _grow(self, positions: int) -> None:
         """Make room for so many positions."""
         if positions > self._store.size(4):
             before = self._past
-            self._hand(self.rows, self._make(self.rows, self._sizes.room(positions), *self._kind))
+            self._hand(self.rows, self._make(self.rows, room(positions), *self._kind))
             self._past[..., : before.size(4), :] = before
 
     def _hand(self, rows: int, store: Tensor) -> None:
@@ -167,9 +168,10 @@ def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
     """Fill a mask on the host, to be added to attention scores.
 
     Args:
-        mask: ``(rows, 1, slots, width + slots)``; padding sees all, and is seen by no other.
+        mask: ``(rows, 1, slots, width + slots)``.
         cached: ``(rows,)`` positions that each row has cached.
-        among: ``(rows, n, n)``, or ``(1, n, n)`` for all rows: the new tokens that each sees.
+        among: ``(rows, slots, slots)``, or ``(1, slots, slots)`` for all rows: the new tokens that
+            each sees.
     """
     if mask.element_size() != 2:
         _fill(mask.numpy(), cached, among, lowest(mask.dtype))
@@ -182,22 +184,21 @@ def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
 
 @kernels.compiled
 def _fill(mask: Floating, cached: Ints, among: Bools, unseen: float) -> None:
-    count, slots = among.shape[1], mask.shape[2]
+    slots = mask.shape[2]
     width = mask.shape[3] - slots
     mask[:] = 0
     for row in range(len(cached)):
         seen = among[row if len(among) > 1 else 0]
-        for slot in range(count):
+        for slot in range(slots):
             line = mask[row, 0, slot]
             line[cached[row] : width] = unseen
-            line[width + count :] = unseen
-            for other in range(count):
+            for other in range(slots):
                 if not seen[slot, other]:
                     line[width + other] = unseen
 
 
 def mask_by_tensors(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask by tensor code, without padding; ``among`` may be ``(n, n)``."""
+    """Return the mask by tensor code; ``among`` may be ``(n, n)``."""
     rows, slots = len(cached), among.size(-1)
     seen = kernels.indices(width, cached.device) < cached[:, None, None]
     both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)

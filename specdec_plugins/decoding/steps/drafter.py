@@ -139,7 +139,7 @@ class CachedDrafter(CachedModel):
         with torch.no_grad():
             if model.encoder is not None:
                 self.encode = frozen_encoder(model.encoder, engine)
-        self._new = empty_inputs if engine.sizes.exact else Reused(empty_inputs)
+        self._new = empty_inputs if engine.in_place else Reused(empty_inputs)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         """Begin a batch: run the drafter's encoder, if it has one, else read the verifier's.
@@ -158,33 +158,27 @@ class CachedDrafter(CachedModel):
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
         scores. Slots of a row see each other, but not slots that only other rows have."""
-        count, device, longest = len(prefixes.new), self._device, max(prefixes.cached)
-        memory, chosen, rows = self._memory, None, self._cache.rows
+        device, longest, memory, chosen = self._device, max(prefixes.cached), self._memory, None
         if prefixes.rows is not None:
-            rows = self._sizes.rows(count)
-            # Padding repeats the first row.
-            chosen = to_device(prefixes.rows + [0] * (rows - count), device)
+            chosen = to_device(prefixes.rows, device)
             memory = memory.of(chosen)
-        inputs = self._inputs(prefixes, block_size, rows)
+        inputs = self._inputs(prefixes, block_size)
         if not is_host(device):
             inputs = DrafterInputs._make(x if x is None else x.to(device) for x in inputs)
         mask, *new, features = inputs
         rest = self._table, memory.keys_values, memory.mask, memory.copies, features
-        results = self._cache.run(self._run, longest, mask, *new, *rest, rows=chosen)
+        states, *scores = self._cache.run(self._run, longest, mask, *new, *rest, rows=chosen)
         if self.causal:
-            window = indices(max(prefixes.new), device).expand(count, -1)
+            window = indices(max(prefixes.new), device).expand(len(prefixes.new), -1)
             self._cache.write(window, prefixes.cached, prefixes.new, prefixes.rows)
-        if count < rows:
-            results = tuple(result[:count] for result in results)
-        states, *scores = results
         return states, self.step.score.read(*scores)
 
-    def _inputs(self, prefixes: Prefixes, block_size: int, rows: int) -> DrafterInputs:
-        """Return the step's inputs on the host, with padding; features where they are."""
+    def _inputs(self, prefixes: Prefixes, block_size: int) -> DrafterInputs:
+        """Return the step's inputs on the host; features where they are."""
         window, cached, padding = max(prefixes.new), prefixes.cached, self.decoder.padding + 1
-        slots, width = self._sizes.block(window, block_size), self._cache.width(max(cached))
+        rows, slots, width = len(cached), window + block_size, self._cache.width(max(cached))
         # For an engine a sum is cheaper than writing to a part.
-        read = (window if self._sizes.exact else slots) * self.reads_features
+        read = (window if self._in_place else slots) * self.reads_features
         inputs = self._new(rows, slots, block_size, width, (read, self.step.channels), self._dtype)
         chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
         blocks = prefixes.slots or [block_size] * len(chosen)
@@ -265,7 +259,7 @@ def fill_inputs(
     """Fill in a step's inputs, but for the tokens of prefixes.
 
     Args:
-        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
+        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`.
         befores: ``(rows,)`` the token before each block.
         counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
         among: ``(rows, slots, slots)`` True for the new tokens that each sees.
@@ -274,7 +268,7 @@ def fill_inputs(
     tokens, is_mask, positions, block, last = inputs
     masked, causal = about
     slots = tokens.shape[1]
-    tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
+    tokens[:] = masked
     for i in range(counts.shape[1]):
         cached, new, count = counts[0, i], counts[1, i], counts[2, i]
         last[i] = befores[i]

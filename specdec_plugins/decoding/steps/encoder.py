@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.steps.cache import KVCache
+from specdec_plugins.decoding.steps.cache import KVCache, room
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
@@ -56,25 +55,19 @@ class StockEncoder:
     """A stock encoder, whose layers an engine runs."""
 
     def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
-        self.model, self._sizes = model, engine.sizes
+        self.model, self._masks = model, not engine.in_place
         self._run = engine.prepare(EncoderStep(model))
         self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
         """True if :meth:`masked` embeds tokens as the model does."""
 
     def __call__(self, tokens: Tensor, lengths: Tensor) -> EncoderOut:
         """See :data:`Encode`."""
-        exact, pad = self._sizes.exact, self.model.padding_idx
-        if not exact:
-            rows, source = tokens.shape
-            tokens = F.pad(tokens, (self._sizes.source(source) - source, 0), value=pad)
-            more = tokens[:1].expand(self._sizes.rows(rows) - rows, -1)
-            tokens = torch.cat([tokens, more])
         x, embedded = self.model.forward_embedding(tokens)
-        padding = tokens.eq(pad)
+        padding = tokens.eq(self.model.padding_idx)
         some = bool(padding.any())
         if some:
             x = x.masked_fill(padding[..., None], 0)
-        mask = additive(~padding[:, None, None], x.dtype) if some or not exact else None
+        mask = additive(~padding[:, None, None], x.dtype) if some or self._masks else None
         (states,) = self._run(x, mask)
         return {
             "encoder_out": [states.transpose(0, 1)],
@@ -158,9 +151,9 @@ class CachedModel:
         self, step: CachedStep, engine: Engine, positions: Callable[[int], Tensor | None]
     ) -> None:
         """``positions``: returns embeddings of so many."""
-        self._sizes, self._positions = engine.sizes, positions
+        self._in_place, self._positions = engine.in_place, positions
         self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
-        self._cache = KVCache(step.layers, engine.sizes)
+        self._cache = KVCache(step.layers, engine.in_place)
         self._table: Tensor | None = None
 
     def _begin(self, encoder_out: EncoderOut, capacity: int) -> None:
@@ -168,18 +161,19 @@ class CachedModel:
         states = encoder_out["encoder_out"][0]
         (keys_values,) = self._read_source(states)
         mask = source_mask(encoder_out, states.dtype)
-        if mask is None and not self._sizes.exact:
+        if mask is None and not self._in_place:
             mask = states.new_zeros(states.size(1), 1, 1, len(states))
         self._memory = Memory(keys_values, mask)
         self._cache.begin(states)
         self._dtype, self._device = states.dtype, states.device
-        count, table = self._sizes.room(capacity), self._table
+        count, table = room(capacity), self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = self._positions(count)
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._memory = self._memory.keep(rows, self._cache.keep(rows, width))
+        self._cache.keep(rows, width)
+        self._memory = self._memory.keep(rows)
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:

@@ -154,8 +154,8 @@ class CachedVerifier(CachedModel):
         super().__init__(self.step, engine, lambda count: position_table(positions, count, padding))
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
-        self._new = _new if engine.sizes.exact else Reused(_new)
-        self._mask = _mask if engine.sizes.exact else Reused(_mask)
+        self._new = _new if engine.in_place else Reused(_new)
+        self._mask = _mask if engine.in_place else Reused(_mask)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of tokens of a row, new ones included."""
@@ -169,32 +169,28 @@ class CachedVerifier(CachedModel):
         ``last``: the last committed token of each row, EOS at the start; ``lengths``: the number of
         committed tokens, which are cached.
         """
-        new, longest = draft.tokens.size(1) + 1, max(lengths)
         mask, tokens, positions = self._inputs(last, draft, lengths)
         if not is_host(self._device):
             mask = None if mask is None else mask.to(self._device)
             tokens, positions = tokens.to(self._device), positions.to(self._device)
         rest = self._table, self._memory.keys_values, self._memory.mask
-        logits, states, normalisers = (
-            result if tokens.shape == (len(lengths), new) else result[: len(lengths), :new]
-            for result in self._cache.run(self._run, longest, mask, tokens, positions, *rest)
-        )
+        new = mask, tokens, positions
+        logits, states, normalisers = self._cache.run(self._run, max(lengths), *new, *rest)
         return logits, states, normalisers
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Return mask, tokens and positions on the host, with padding."""
-        new, cached, exact = draft.tokens.size(1) + 1, np.array(lengths), self._sizes.exact
-        rows, slots = self._cache.rows, self._sizes.slots(new)
+        """Return mask, tokens and positions on the host."""
+        rows, slots, cached = len(lengths), draft.tokens.size(1) + 1, np.array(lengths)
         tokens, positions = self._new(rows, slots)
-        depths = on_host(draft.links.depths).reshape(-1, new)
+        depths = on_host(draft.links.depths).reshape(-1, slots)
         drafted = np.array(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
         width, mask = self._cache.width(max(lengths)), None
-        if not exact or slots > 1 or min(lengths) < width:
+        if not self._in_place or slots > 1 or min(lengths) < width:
             mask = self._mask(rows, slots, width, self._dtype)
-            fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, new, new))
+            fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
         return mask, tokens, positions
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
@@ -216,9 +212,8 @@ def _mask(rows: int, slots: int, width: int, dtype: torch.dtype) -> Tensor:
 def _fill(
     tokens: Ints, positions: Ints, drafted: tuple[Ints, Ints], depths: Ints, cached: Ints
 ) -> None:
-    """Fill in tokens and positions, with padding; ``depths`` may be those of all rows."""
+    """Fill in tokens and positions; ``depths`` may be those of all rows."""
     last, following = drafted
-    tokens[:], positions[:] = 0, 0
     for row in range(len(cached)):
         depth = depths[row if len(depths) > 1 else 0]
         tokens[row, 0] = last[row]

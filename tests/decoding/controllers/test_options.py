@@ -34,7 +34,6 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.sizes import PaddedSizes
 
 
 @pytest.mark.parametrize(
@@ -95,21 +94,21 @@ def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
     assert built.controller.name == taken
 
 
-class Padded(EagerEngine):
-    """An engine that wants few sizes."""
+class Joining(EagerEngine):
+    """An engine whose steps join cached and new tokens."""
 
-    sizes = PaddedSizes()
+    in_place = False
 
 
 @pytest.mark.parametrize(
     ("rule", "engine", "given", "most"),
     [
         (StrictRule(), EagerEngine(), {}, 2),
-        (StrictRule(), Padded(), {}, 1),
-        (StrictRule(), Padded(), {"max_rows": 4}, 4),
-        (SamplingRule(), Padded(), {}, 1),
-        (RelaxedRule(3, 1.0), Padded(), {}, None),
-        (RelaxedRule(3, 1.0), Padded(), {"max_rows": 4}, 4),
+        (StrictRule(), Joining(), {}, 1),
+        (StrictRule(), Joining(), {"max_rows": 4}, 4),
+        (SamplingRule(), Joining(), {}, 1),
+        (RelaxedRule(3, 1.0), Joining(), {}, None),
+        (RelaxedRule(3, 1.0), Joining(), {"max_rows": 4}, 4),
     ],
 )
 def test_auto_drafts_for_as_many_rows_as_it_pays(

@@ -1,5 +1,5 @@
-"""Steps that are handed more than there is, with masks that say so, give what they give without:
-tokens, and scores to 1e-9, of every controller, in batches and one by one."""
+"""Steps that are handed a whole cache, with masks that say what is in it, give what they give
+without: tokens, and scores to 1e-9, of every controller, in batches and one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import examples, make_batch
 from controlled import DRAFTERS, HEAD, K, drafter, verifier
 from hypothesis import given
 from hypothesis import strategies as st
-from padded import PADDED
+from joining import JOINING
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
@@ -63,7 +63,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @examples(30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
-    # auto drafts for fewer rows where sizes are padded.
+    # auto drafts for fewer rows where steps join.
     controller=st.sampled_from(sorted(set(CONTROLLERS) - {"auto"})),
     relaxed=st.booleans(),
     limited=st.sampled_from(sorted(LIMITS)),
@@ -78,24 +78,22 @@ def test_decoding(
         "rule": RelaxedRule(3, 2.0) if relaxed else StrictRule(),
     }
     expected = decode(EXACT, name, lengths, seed, limited, **given)
-    assert_same(decode(PADDED, name, lengths, seed, limited, **given), expected)
+    assert_same(decode(JOINING, name, lengths, seed, limited, **given), expected)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_rows_that_end_one_by_one(name: str) -> None:
-    """11 rows are padded to 12, and so are the 9 and 10 that go on; but not by the encoder of the
-    published drafter, which runs as it is."""
     lengths, options = [3 + row for row in range(11)], Constant()
     expected = decode(EXACT, name, lengths, 1, "none", controller=options)
     assert len({len(one["tokens"]) for (one,) in expected}) > 1
-    assert_same(decode(PADDED, name, lengths, 1, "none", controller=options), expected)
+    assert_same(decode(JOINING, name, lengths, 1, "none", controller=options), expected)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_drafter_alone(name: str) -> None:
     batch = make_batch([5, 9, 3, 17, 8])
     found = []
-    for engine in (PADDED, EXACT):
+    for engine in (JOINING, EXACT):
         limits = GenerationLimits(max_len_b=20)
         alone = DrafterAlone(drafter(name), verifier(), DICTIONARY, K, limits, Engines.both(engine))
         found.append(alone.generate([], batch))

@@ -1,4 +1,4 @@
-"""Padded steps give what steps of exact sizes give."""
+"""Steps that join cached and new tokens give what steps that write into the cache give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import examples, make_batch
 from controlled import DRAFTERS, drafter, verifier
 from hypothesis import given
 from hypothesis import strategies as st
-from padded import PADDED
+from joining import JOINING
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -20,7 +20,7 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.rows import unfinished
 
 PAD, CAPACITY = 1, 60
-ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
+ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), JOINING)
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 

@@ -1,4 +1,4 @@
-"""An engine that pads sizes, in PyTorch."""
+"""An engine whose steps join cached and new tokens, in PyTorch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from typing import Any
 
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
-class PaddedEngine(EagerEngine):
-    """PyTorch with padded steps; it sees to it that masks are finite, and writes over what is not
-    to be read any more."""
+class JoiningEngine(EagerEngine):
+    """PyTorch with steps that write nothing; it sees to it that masks are finite, and writes over
+    what is not to be read any more."""
 
-    sizes = PaddedSizes()
+    in_place = False
 
     def prepare(self, step: Step) -> Run:
         late: list[Any] = []
@@ -23,7 +22,7 @@ class PaddedEngine(EagerEngine):
             if isinstance(step, CachedStep):
                 mask = inputs[1]
                 assert mask.isfinite().all()
-                # Every new token sees one, be it padding or not.
+                # Every new token sees one.
                 assert (mask == 0).any(-1).all()
             for result in late:
                 result.fill_(math.nan)
@@ -37,4 +36,4 @@ class PaddedEngine(EagerEngine):
         return run
 
 
-PADDED = PaddedEngine("float64")
+JOINING = JoiningEngine("float64")

@@ -117,7 +117,8 @@ class VerifierStep(CachedStep):
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
         logits = self._project(x)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if logits.element_size() < 4:
+            logits = logits.float()
         # Twice as fast as logsumexp on CPUs.
         normalisers = logits[..., 0] - logits.log_softmax(-1)[..., 0]
         return logits, with_layers(x, inner), normalisers

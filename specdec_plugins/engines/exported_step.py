@@ -73,7 +73,6 @@ class ExportedStep:
                 output_names=list(outputs),
                 dynamic_axes={k: axes for k, axes in (changing | outputs).items() if axes},
                 opset_version=17,
-                custom_opsets={"com.microsoft": 1},
                 dynamo=False,
             )
         return file.getvalue()

@@ -62,13 +62,12 @@ def make_generator(
     return traced(SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits))
 
 
-def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) -> Controller:
+def make_policy(name: str, k: int, **given: Any) -> Controller:
     """One of ``VARIANTS``."""
     plain, _, switch = name.partition(", ")
     switches = {f"{switch}_{'threshold' if switch == 'refit' else 'draft'}": True}
-    controller = controller_of(
-        {"controller": plain, "min_draft": least, **given, **(switches if switch else {})}
-    ).ready(k, HEAD)
+    options = {"controller": plain, **given, **(switches if switch else {})}
+    controller = controller_of(options).ready(k, HEAD)
     controller.PERIOD = 2  # type: ignore[attr-defined]
     return controller
 

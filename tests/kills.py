@@ -163,7 +163,7 @@ def evaluate(world: Path) -> Victim:
     def start(folder: Path) -> int:
         pair = f"{world} --path {world}/drafter.pt --AR-path {world}/verifier.pt --cpu"
         files = f"--input-path {source} --output-path {folder}/sweep --rounds 2 --no-plots"
-        systems = "--systems constant@max_draft=1 constant@max_draft=2 --max-len-b 9 --warmup 1"
+        systems = "--systems constant@block_size=1 constant@block_size=2 --max-len-b 9 --warmup 1"
         return fork(lambda: int(script.main(f"{pair} {files} --quiet {systems}".split())))
 
     def check(folder: Path, alone: Path) -> None:

@@ -93,7 +93,7 @@ def scripted_generator(
         given: other arguments of the generator.
     """
     if isinstance(controller, int):
-        controller = Constant(max_draft=controller)
+        controller = Constant().ready(controller)
     drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
     return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
 

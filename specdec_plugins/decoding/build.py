@@ -62,7 +62,7 @@ def recommended(
     default = options["tree_nodes"] == Tree.tree_nodes
     if default and options["redraft_below"] == Tree.redraft_below and not drafter.decoder.causal:
         # The published drafter, with whole blocks as published.
-        return Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
+        return Constant()
     if default and isinstance(engine, CudaGraphsEngine):
         options["tree_nodes"] = GPU_NODES
     on_cpu = next(drafter.parameters()).device.type == "cpu"

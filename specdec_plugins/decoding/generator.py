@@ -174,7 +174,7 @@ class SpeculativeGenerator:
             batch.plan(controller.observe(result))
         if not judges:
             return result, None
-        return result, Judgement(draft, verified, self.rule, verification, controller.predicted)
+        return result, Judgement(draft, verified, self.rule, verification)
 
     def _start(
         self,

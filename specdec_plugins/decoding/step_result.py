@@ -79,11 +79,6 @@ class StepTrace:
     where it was not verified, 0 where a limit forbids it."""
     q: list[float] | None = None
     """Each drafted token's probability to the drafter, among its candidates."""
-    p_acc: list[float | None] | None = None
-    """min(1, p / q) where tokens are drawn: in a chain, the probability of acceptance if all tokens
-    before are accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
-    head: list[float] | None = None
-    """The acceptance head's estimate of that, if one was asked."""
 
     @property
     def committed(self) -> int:
@@ -120,8 +115,6 @@ class Judgement:
     """The part of the draft that was sent to the verifier."""
     rule: AcceptanceRule
     verification: Verification
-    predicted: Tensor | None
-    """``(rows, slots)`` an acceptance head's estimates, if one was asked."""
 
 
 class Observer:
@@ -164,8 +157,6 @@ class TraceRecorder(Observer):
             order, parents = list(range(size)), draft.parents_of(i)
             if parents is not None:
                 order, parents = _path_first(parents[:size], nodes[i])
-            p = [_rounded(all_p[slot]) if slot < count else None for slot in order]
-            q, head = [_rounded(all_q[slot]) for slot in order], judgement.predicted
             ended = result.committed[i] == result.accepted[i]
             step = StepTrace(
                 drafted=[self._symbols[words[slot]] for slot in order],
@@ -174,10 +165,8 @@ class TraceRecorder(Observer):
                 bonus=None if ended else self._symbols[result.last[i]],
                 milliseconds=milliseconds,
                 parents=parents,
-                p=p,
-                q=q,
-                p_acc=list(map(_ratio, p, q)) if rule.draws else None,
-                head=None if head is None else list(map(_rounded, head[i, :size].tolist())),
+                p=[_rounded(all_p[slot]) if slot < count else None for slot in order],
+                q=[_rounded(all_q[slot]) for slot in order],
             )
             self._steps[result.rows[i]].append(step)
         self._clock = time.perf_counter()
@@ -196,7 +185,3 @@ def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[in
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
-
-
-def _ratio(p: float | None, q: float) -> float | None:
-    return p and (1.0 if p >= q else _rounded(p / q))

@@ -115,7 +115,7 @@ def _with_text_controller(settings: Settings) -> Settings:
     """Return the settings with the controller that ``auto`` stands for where drafts are texts."""
     if settings.draft_source in (None, "drafter"):
         return settings
-    controller, is_auto = settings.controller, isinstance(settings.controller, Auto)
+    is_auto = isinstance(settings.controller, Auto)
     none = replace(settings, controller=NoDrafts())
     if settings.draft_source == "copy":
         engine, precision = _copy_engine(settings)
@@ -127,8 +127,7 @@ def _with_text_controller(settings: Settings) -> Settings:
             return none
     if not is_auto:
         return settings
-    constant = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
-    return replace(settings, controller=constant)
+    return replace(settings, controller=Constant())
 
 
 def _copy_engine(settings: Settings) -> tuple[str, str]:

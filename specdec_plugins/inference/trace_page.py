@@ -49,7 +49,7 @@ class SentenceTrace:
             raise ValueError(f"is no trace of a sentence ({error})") from None
         for step in sentence.steps:
             size, parents = len(step.drafted), enumerate(step.parents or ())
-            figures = (step.parents, step.p, step.q, step.p_acc, step.head)
+            figures = (step.parents, step.p, step.q)
             whole = all(values is None or len(values) == size for values in figures)
             whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
             if not (whole and all(-1 <= parent < index for index, parent in parents)):

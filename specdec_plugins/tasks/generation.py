@@ -52,7 +52,7 @@ def speculative_generator(
     controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):
         # Drafters are compared by the accepted tokens of whole blocks.
-        controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
+        controller = Constant()
     head, path = None, getattr(controller, "acceptance_head", None)
     if path is not None:
         head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size)

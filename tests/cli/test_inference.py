@@ -40,7 +40,7 @@ def test_both_checkpoints_as_fairseq_takes_them(
         ["--strategy", "fairseq", "--beam", "1"],
         ["--block-size", "2", "--path", "block.pt", "--batch", "4"],
         ["--controller", "none", "--batch", "4"],
-        ["--controller", "heuristic", "--max-draft", "3"],
+        ["--controller", "heuristic", "--initial-draft", "3"],
         ["--controller", "confidence", "--confidence-threshold", "0.05", "--refit-threshold"],
         ["--controller", "tree", "--batch", "4"],
         ["--controller", "oracle", "--path", "block.pt"],

@@ -76,7 +76,7 @@ def test_each_row_begins_with_its_own(
 ) -> None:
     """Whatever the controller, the drafter, the batch and the prefixes."""
     lengths, forced = zip(*rows)
-    controller: Controller = NoDrafts() if name == "none" else make_policy(name, K, seed)
+    controller: Controller = NoDrafts() if name == "none" else make_policy(name, K)
     generator = make_generator(kind, controller, max_len_b)
     given = {} if begin is None else {"bos_token": begin}
     for _ in range(2):

@@ -116,7 +116,7 @@ def test_what_a_script_drafts(
     expected = all_greedy(batch, limits)
     right = [{"tokens": torch.tensor(tokens)} for tokens, _ in expected]
     script = corrupted(right, most + 1, corruption, len(DICTIONARY), seed)
-    controller = make_policy(name, k, seed)
+    controller = make_policy(name, k)
     generator = scripted_generator(verifier(), script, controller, limits=limits)
     assert_greedy(generator, batch, expected)
 

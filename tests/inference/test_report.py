@@ -39,8 +39,6 @@ def settings(tmp_path: Path) -> Settings:
         block_size=4,
         rule=RelaxedRule(3, 1.5),
         controller=AcceptanceHeadController(
-            min_draft=1,
-            max_draft=3,
             stop_threshold=0.5,
             acceptance_head=str(tmp_path / "head.pt"),
         ),

@@ -39,8 +39,6 @@ SENTENCES = [
                 *(2, 2, "d", 2.0),
                 p=[0.5, 0.3, None],
                 q=[0.25, 0.6, 1.0],
-                p_acc=[1.0, 0.5, None],
-                head=[0.875, 0.75, 0.25],
             ),
             StepTrace(["e", "</s>", "f"], 3, 2, None, 3.0),
         ],
@@ -60,7 +58,7 @@ def make_step(draw: st.DrawFn) -> StepTrace:
     bonus = draw(st.none() | text if accepted else text)
     parents = st.none() | st.tuples(*(st.integers(-1, i - 1) for i in range(size))).map(list)
     p, q = ([draw(st.floats(0, 1)) for _ in drafted] for _ in range(2))
-    return StepTrace(drafted, verify, accepted, bonus, 1.0, draw(parents), p=p, q=q, head=q)
+    return StepTrace(drafted, verify, accepted, bonus, 1.0, draw(parents), p=p, q=q)
 
 
 steps = st.lists(make_step())
@@ -172,10 +170,7 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
     assert "committed tokens 9 = 5 accepted + 4 bonus" in words
     assert "drafted tokens 13 = 5 accepted + 5 rejected + 3 not verified" in words
     assert "1 67 % 2 of 3 steps" in words
-    assert "b p 0.30 q 0.60 p/q 0.50 head 0.75" in words
-    strict = StepTrace(["a"], 1, 1, "b", 1.0, p=[0.5], q=[0.25])
-    words = words_of(build_page([SentenceTrace("x", "y", [strict])], 1, "run"))
-    assert " p 0.50" not in words, "only where tokens were drawn"
+    assert "b p 0.30 q 0.60" in words
 
 
 def test_trees_forced_tokens_and_limits() -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.options import check_options, option, option_fields
+from specdec_plugins.decoding.options import check_options, option_fields
 from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 
 Head = Callable[[Tensor, Tensor], Tensor]
@@ -52,30 +52,21 @@ class Controller:
     shared_option: ClassVar[str | None] = None
     """The option that, if it is set, makes drafts depend on other rows or earlier sentences."""
 
-    min_draft: int = option(0, "the fewest slots to draft and, of those, to verify", minimum=0)
-    max_draft: int | None = option(
-        None, "the most slots to draft, or how deep a tree; by default the block size", minimum=1
-    )
-
     def __post_init__(self) -> None:
         check_options(self)
-        self.predicted: Tensor | None = None
-        """``(rows, slots)`` an acceptance head's estimates for the last draft."""
+        self.block_size = 0
+        """The most slots to draft, of trees the largest depth."""
         self.head: Head | None = None
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
         """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing."""
-        max_draft = self.max_draft or block_size
-        if not self.min_draft <= max_draft <= block_size:
-            flags = f"--min-draft {self.min_draft} --max-draft {max_draft}"
-            raise ValueError(f"{flags}: must be in this order, up to the block size, {block_size}")
         if self.asks_head and head is None:
             raise ValueError(
                 f"--controller {self.name}: there is no acceptance head beside the drafter; "
                 "give its file with --acceptance-head"
             )
-        ready = replace(self, max_draft=max_draft)
-        ready.head = head
+        ready = replace(self)
+        ready.block_size, ready.head = block_size, head
         return ready
 
     @property
@@ -86,8 +77,7 @@ class Controller:
     @property
     def max_length(self) -> int:
         """The largest number of tokens of a draft."""
-        assert self.max_draft is not None
-        return self.max_draft
+        return self.block_size
 
     @property
     def depth(self) -> int:
@@ -98,10 +88,6 @@ class Controller:
     def reuse_above(self) -> float:
         """Re-verify what is left of a tree if its expected accepted length is at least this."""
         return math.inf
-
-    def clamp(self, length: int) -> int:
-        """Return the nearest length within the bounds."""
-        return min(max(length, self.min_draft), self.max_length)
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
         """Try something on a batch before it is decoded; ``decode`` decodes it under another

@@ -67,19 +67,16 @@ class Heuristic(Controller):
         super().__post_init__()
         self._first, self._ends = self.initial_draft, list[int]()
 
-    def clamp(self, length: int) -> int:
-        return max(1, super().clamp(length))
-
     def start(self, rows: int) -> list[int]:
         if self._ends:
             # Transformers takes one sentence at a time; for a batch this is the mean.
             self._first = int(sum(self._ends) / len(self._ends) + 0.5)
             self._ends = []
-        return [self.clamp(self._first or self.max_length)] * rows
+        return [min(self._first or self.block_size, self.block_size)] * rows
 
     def observe(self, result: StepResult) -> list[int]:
         lengths = [
-            self.clamp(drafted + (2 if accepted == drafted else -1))
+            min(drafted + 2, self.block_size) if accepted == drafted else max(drafted - 1, 1)
             for drafted, accepted in zip(result.drafted, result.accepted)
         ]
         if self.remember_draft:
@@ -121,8 +118,7 @@ class Confidence(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
         self._confidences = draft.confidences
-        likely = (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
-        return likely.clamp(self.min_draft, self.max_length)
+        return (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
 
     def observe(self, result: StepResult) -> list[int]:
         if self.refit_threshold:
@@ -176,9 +172,8 @@ class AcceptanceHeadController(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
         assert self.head is not None
-        self.predicted = self.head(draft.states, draft.confidences)
-        likely = self.predicted.cumprod(-1) >= 1 - self.stop_threshold
-        return likely.sum(-1).clamp(self.min_draft, self.max_length)
+        survival = self.head(draft.states, draft.confidences).cumprod(-1)
+        return (survival >= 1 - self.stop_threshold).sum(-1)
 
 
 @register
@@ -219,7 +214,7 @@ class Tree(Controller):
 
     @property
     def depth(self) -> int:
-        return self.max_draft or 0
+        return self.block_size
 
     @property
     def reuse_above(self) -> float:
@@ -259,7 +254,7 @@ class Oracle(Controller):
     real = False
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
-        hypotheses = [row[0] for row in decode(Constant(max_draft=self.max_length))]
+        hypotheses = [row[0] for row in decode(Constant().ready(self.block_size))]
         self._forced = [hypothesis["forced"] for hypothesis in hypotheses]
         self._accepted: list[int] = []
         # The drafted tokens that a step of whole blocks commits, by the position where it begins.
@@ -272,8 +267,7 @@ class Oracle(Controller):
         return self._lengths(range(rows), self._forced)
 
     def verify_lengths(self, draft: Draft) -> Tensor:
-        lengths = [self.clamp(count) for count in self._accepted]
-        return torch.tensor(lengths, device=draft.tokens.device)
+        return torch.tensor(self._accepted, device=draft.tokens.device)
 
     def observe(self, result: StepResult) -> list[int]:
         lengths = self._lengths(result.rows, result.lengths)
@@ -282,7 +276,7 @@ class Oracle(Controller):
 
     def _lengths(self, rows: Sequence[int], positions: list[int]) -> list[int]:
         self._accepted = [
-            self._plans[row].get(position, self.max_length)
+            self._plans[row].get(position, self.block_size)
             for row, position in zip(rows, positions)
         ]
-        return [self.clamp(self.max_length if count else 0) for count in self._accepted]
+        return [self.block_size if count else 0 for count in self._accepted]

@@ -143,7 +143,7 @@ class Watched(Controller):
     max_length = depth = reuse_above = 0
 
     def __init__(self, controller: Controller, chance: Chance) -> None:
-        super().__init__(max_draft=controller.max_draft)
+        super().__init__()
         self.needs_confidences = controller.needs_confidences
         self.max_length, self.depth = controller.max_length, controller.depth
         self.reuse_above = controller.reuse_above

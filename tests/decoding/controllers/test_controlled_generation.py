@@ -43,14 +43,14 @@ class RandomController(Controller):
 
     max_length = depth = reuse_above = 0
 
-    def __init__(self, least: int, most: int, seed: int, depth: int = 0) -> None:
-        super().__init__(max_draft=most)
-        self.max_length, self.depth, self.least = most, depth, least
+    def __init__(self, most: int, seed: int, depth: int = 0) -> None:
+        super().__init__()
+        self.max_length, self.depth = most, depth
         self._random = torch.Generator().manual_seed(seed)
 
     def _draw(self, rows: int) -> list[int]:
-        lengths = torch.randint(self.least, self.max_length + 1, (rows,), generator=self._random)
-        if not self.least and torch.rand((), generator=self._random) < 0.3:
+        lengths = torch.randint(self.max_length + 1, (rows,), generator=self._random)
+        if torch.rand((), generator=self._random) < 0.3:
             lengths = torch.zeros_like(lengths)  # of all rows: no drafter's pass
         self.reuse_above = 4 * float(torch.rand((), generator=self._random))
         drawn: list[int] = lengths.tolist()
@@ -66,8 +66,7 @@ class RandomController(Controller):
         assert draft.drafted == self._drafted
         if self.depth:
             return None
-        lengths = torch.randint(0, K + 1, (len(self._drafted),), generator=self._random)
-        return lengths.clamp(self.least, self.max_length)
+        return torch.randint(self.max_length + 1, (len(self._drafted),), generator=self._random)
 
     def observe(self, result: StepResult) -> list[int]:
         assert result.rows == self._rows
@@ -76,7 +75,6 @@ class RandomController(Controller):
         for row in rows:
             drafted, accepted = result.drafted[row], result.accepted[row]
             assert 0 <= accepted <= result.verified[row] <= drafted
-            assert result.verified[row] >= min(drafted, self.least)
             assert not (result.rejected[row] and accepted == result.verified[row])
             assert result.committed[row] - accepted in (0, 1)
             assert result.lengths[row] == self._committed[row] + result.committed[row]
@@ -95,19 +93,19 @@ class RandomController(Controller):
         return answers
 
 
-def make(name: str, k: int, seed: int, least: int = 0) -> Controller:
+def make(name: str, k: int, seed: int) -> Controller:
     if name == "random":
-        return RandomController(least, k, seed)
+        return RandomController(k, seed)
     if name == "random tree":
-        return RandomController(least, 3 * k, seed, depth=k)
-    return make_policy(name, k, seed, least)
+        return RandomController(3 * k, seed, depth=k)
+    return make_policy(name, k)
 
 
 NAMES = [*VARIANTS, "random", "random tree"]
 BATCHES = st.sampled_from([[6], [1], [6, 2, 9, 1, 4, 7, 3, 5]])
 
 
-def assert_exact(generator: SpeculativeGenerator, batch: Any, least: int = 0) -> list[Any]:
+def assert_exact(generator: SpeculativeGenerator, batch: Any) -> list[Any]:
     """Greedy output, and every identity of the statistics and of the trace."""
     expected = beam1(verifier(), batch, generator.limits)
     told = generator.statistics = type(generator.statistics)()
@@ -128,7 +126,6 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any, least: int = 0) ->
     most = generator.controller.max_length
     for step in steps:
         assert 0 <= step.accepted <= step.verify_length <= len(step.drafted) <= most
-        assert step.verify_length >= least
         if step.parents is not None:
             assert step.parents[: step.accepted] == list(range(-1, step.accepted - 1))
             assert len(step.parents) == len(step.drafted)
@@ -151,7 +148,6 @@ def _committed(step: Any) -> list[str]:
     lengths=BATCHES,
     seed=st.integers(0, 99),
     k=st.integers(1, 6),
-    least=st.integers(0, 2),
     corruption=st.sampled_from([0.0, 0.2, 0.6, 1.0]),
     max_len_b=st.integers(1, 16),
 )
@@ -160,7 +156,6 @@ def test_scripted(
     lengths: list[int],
     seed: int,
     k: int,
-    least: int,
     corruption: float,
     max_len_b: int,
 ) -> None:
@@ -168,15 +163,15 @@ def test_scripted(
         right = beam1(verifier(), batch, limits)
         return corrupted(right, max_len_b + 1, corruption, len(DICTIONARY), seed)
 
-    least, limits = min(least, k), GenerationLimits(max_len_b=max_len_b)
+    limits = GenerationLimits(max_len_b=max_len_b)
     batch, other = make_batch(lengths, seed=seed), make_batch(lengths[::-1], seed=seed + 1)
-    controller = make(name, k, seed, least)
+    controller = make(name, k, seed)
     generator = traced(scripted_generator(verifier(), script(batch), controller, limits=limits))
-    assert_exact(generator, batch, least)
+    assert_exact(generator, batch)
     # A second batch meets what the first one taught.
     scripted: Any = generator.drafter
     scripted.script = script(other)
-    assert_exact(generator, other, least)
+    assert_exact(generator, other)
 
 
 @examples(60)
@@ -242,9 +237,8 @@ def test_rows_reuse_drafts_each_by_itself() -> None:
             called.append(set(result.called))
             return super().observe(result)
 
-    generator = make_generator(
-        "causal, all shared", Noted(tree_nodes=12, max_draft=K, redraft_below=0.5), 12
-    )
+    controller = Noted(tree_nodes=12, redraft_below=0.5).ready(K)
+    generator = make_generator("causal, all shared", controller, 12)
     assert_exact(generator, make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=3))
     assert {True} in called
     assert {True, False} in called
@@ -253,9 +247,8 @@ def test_rows_reuse_drafts_each_by_itself() -> None:
 @pytest.mark.parametrize("nodes", [1, 5, 12])
 def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
     """Whatever way through the trees was accepted, and wherever its nodes stood."""
-    generator = make_generator(
-        "causal, all shared", Tree(tree_nodes=nodes, max_draft=K, redraft_below=0.2), 12
-    )
+    controller = Tree(tree_nodes=nodes, redraft_below=0.2).ready(K)
+    generator = make_generator("causal, all shared", controller, 12)
     given: list[Prefixes] = []
     draft = CachedDrafter.draft
 

@@ -43,7 +43,6 @@ from specdec_plugins.engines.eager import EagerEngine
         ({"controller": "confidence", "confidence_threshold": 1.5}, "--confidence-threshold 1.5"),
         ({"controller": "confidence", "confidence_threshold": float("nan")}, "nan"),
         ({"controller": "acceptance-head", "stop_threshold": -0.1}, "--stop-threshold -0.1"),
-        ({"controller": "constant", "max_draft": 0}, "--max-draft 0"),
         ({"controller": "tree", "tree_nodes": 1025}, "--tree-nodes 1025"),
         ({"controller": "auto", "redraft_below": -0.5}, "--redraft-below -0.5"),
         ({"temperature": 0.0}, "--temperature 0.0: must be at least 1e-06"),
@@ -56,18 +55,9 @@ def test_what_cannot_be_is_named(given: dict[str, Any], flag: str) -> None:
         controller_of(given) if "controller" in given else GenerationLimits(**given)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        Constant(max_draft=5),
-        Constant(min_draft=5),
-        Constant(min_draft=3, max_draft=2),
-        AcceptanceHeadController(),
-    ],
-)
-def test_what_does_not_fit_the_drafter_is_refused(options: Any) -> None:
-    with pytest.raises(ValueError, match=r"block size, 4|no acceptance head"):
-        build_generator(verifier(), drafter("causal"), DICTIONARY, controller=options)
+def test_a_missing_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="no acceptance head"):
+        AcceptanceHeadController().ready(4)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +65,6 @@ def test_what_does_not_fit_the_drafter_is_refused(options: Any) -> None:
     [
         ({}, True, "tree"),
         ({}, False, "constant"),
-        ({"max_draft": 3}, False, "constant"),
         ({"tree_nodes": 5}, False, "tree"),
         ({"redraft_below": 3.0}, False, "tree"),
         ({"max_rows": 4}, False, "constant"),

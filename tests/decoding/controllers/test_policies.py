@@ -36,13 +36,11 @@ def test_a_batch_that_is_too_large_for_trees(rows: int, length: int) -> None:
     assert tree.start(2) == [9] * 2
 
 
-@pytest.mark.parametrize(
-    ("bounds", "following"), [((0, 8), [6, 8, 8, 3, 1]), ((4, 6), [6, 6, 6, 4, 4])]
-)
-def test_heuristic(bounds: tuple[int, int], following: list[int]) -> None:
-    controller = Heuristic(min_draft=bounds[0], max_draft=bounds[1])
-    assert controller.start(5) == [bounds[1]] * 5
-    assert controller.observe(make_result([4, 7, 8, 3, 0], [4, 7, 8, 4, 1])) == following
+def test_heuristic() -> None:
+    controller = Heuristic().ready(8)
+    assert controller.start(5) == [8] * 5
+    result = make_result([4, 7, 8, 3, 0], [4, 7, 8, 4, 1])
+    assert controller.observe(result) == [6, 8, 8, 3, 1]
 
 
 @pytest.mark.parametrize("remember", [True, False])
@@ -55,7 +53,7 @@ def test_one_sentence_after_another_as_in_transformers(
 ) -> None:
     """Its ``update_candidate_strategy``, of ``num_assistant_tokens``, with which every sentence
     begins (``heuristic_transient``), or which stays (``heuristic``); at most 6 here."""
-    controller = Heuristic(max_draft=6, initial_draft=first, remember_draft=remember)
+    controller = Heuristic(initial_draft=first, remember_draft=remember).ready(6)
     tokens = first
     for steps in sentences:
         tokens = tokens if remember else first
@@ -68,15 +66,11 @@ def test_one_sentence_after_another_as_in_transformers(
             tokens = min(6, tokens + 2) if accepted == tokens else max(1, tokens - 1)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "verified"), [((0, 4), [0, 2, 4, 3, 4]), ((1, 3), [1, 2, 3, 3, 3])]
-)
-def test_confidence(bounds: tuple[int, int], verified: list[int]) -> None:
-    controller = Confidence(min_draft=bounds[0], max_draft=bounds[1])
-    assert controller.start(5) == controller.observe(make_result([0] * 5, [1] * 5))
-    assert controller.start(5) == [bounds[1]] * 5
+def test_confidence() -> None:
+    controller = Confidence().ready(4)
+    assert controller.start(5) == controller.observe(make_result([0] * 5, [1] * 5)) == [4] * 5
     rows = [[0.3, 0.9, 0.9, 0.9], [0.9, 0.5, 0.3, 0.9], [0.9] * 4, [0.4] * 3 + [0.39], [0.4] * 4]
-    assert controller.verify_lengths(draft(rows)).tolist() == verified
+    assert controller.verify_lengths(draft(rows)).tolist() == [0, 2, 4, 3, 4]
 
 
 class TestThreshold:
@@ -97,9 +91,7 @@ class TestThreshold:
 
     def test_a_refit_follows_what_was_judged(self) -> None:
         """Of the slots, the second is likely and wrong, the third is never judged."""
-        controller, fixed = (
-            Confidence(max_draft=3, refit_threshold=refit) for refit in (True, False)
-        )
+        controller, fixed = (Confidence(refit_threshold=refit).ready(3) for refit in (True, False))
         slots = draft([[0.9, 0.8, 0.7]])
         for one in (controller, fixed):
             for _ in range(controller.PERIOD):
@@ -114,21 +106,18 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("threshold", "least", "verified"),
+    ("threshold", "verified"),
     [
-        (0.5, 0, [2, 0, 3, 1]),
-        (0.2, 0, [1, 0, 3, 1]),
-        (0.2, 1, [1, 1, 3, 1]),
-        (0.2, 2, [2, 2, 3, 2]),
-        (0.0, 0, [0, 0, 3, 1]),
-        (1.0, 0, [3, 3, 3, 1]),
+        (0.5, [2, 0, 3, 1]),
+        (0.2, [1, 0, 3, 1]),
+        (0.0, [0, 0, 3, 1]),
+        (1.0, [3, 3, 3, 1]),
     ],
 )
-def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> None:
+def test_acceptance_head(threshold: float, verified: list[int]) -> None:
     """What is no number does not survive."""
     head = ScriptedHead(lambda states, confidences: 1 - confidences)
-    options = AcceptanceHeadController(min_draft=least, stop_threshold=threshold)
-    controller = options.ready(3, head)
+    controller = AcceptanceHeadController(stop_threshold=threshold).ready(3, head)
     rows = [[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, NAN, 0.0]]
     assert controller.verify_lengths(draft(rows)).tolist() == verified
     assert controller.start(4) == controller.observe(make_result([0] * 4, [3] * 4)) == [3] * 4

@@ -34,7 +34,7 @@ CONTROLLERS = {
     "none": NoDrafts(),
     "confidence": Confidence(),
     "constant": Constant(),
-    "short": Constant(max_draft=1),
+    "short": Constant(),
     # Without drafts that are used again, which recorded steps have not.
     "tree": Tree(redraft_below=math.inf),
     "small tree": Tree(tree_nodes=3, redraft_below=math.inf),
@@ -55,7 +55,7 @@ def make(
         verifier(),
         drafter(name),
         DICTIONARY,
-        block_size=K,
+        block_size=1 if controller == "short" else K,
         rule=rule,
         limits=GenerationLimits(**limits),
         controller=CONTROLLERS[controller],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from operator import add
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,30 +16,10 @@ from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, lowest
 from specdec_plugins.models.rows import keep_rows
 
-Made = TypeVar("Made")
-
 
 def room(positions: int) -> int:
     """Return the positions of a cache that needs this many; it grows by 32."""
     return -(-positions // 32) * 32
-
-
-class Reused(Generic[Made]):
-    """A pool of buffers by shape, so that an engine can keep its binding.
-
-    Only the last buffer of several rows is stored: they may be large.
-    """
-
-    def __init__(self, make: Callable[..., Made]) -> None:
-        self._make = make
-        self._pool: dict[tuple[object, ...], Made] = {}
-
-    def __call__(self, rows: int, *sizes: object) -> Made:
-        key = (rows, *sizes)
-        if key not in self._pool:
-            self._pool = {other: made for other, made in self._pool.items() if other[0] == 1}
-            self._pool[key] = self._make(*key)
-        return self._pool[key]
 
 
 class KVCache:
@@ -52,7 +32,8 @@ class KVCache:
     def __init__(self, layers: Sequence[DecoderLayerRunner], in_place: bool) -> None:
         """``in_place``: that of the engine."""
         self._shape = len(layers), layers[0].heads, layers[0].head_dim
-        self._in_place, self._reused = in_place, Reused(self._empty)
+        # An engine keeps its binding to memory that it has met.
+        self._in_place, self._reused = in_place, lru_cache(maxsize=16)(self._empty)
         self.rows = 0
         """The number of rows in use; there may be room for more."""
 
@@ -73,27 +54,25 @@ class KVCache:
         return longest if self._in_place else self._store.size(4)
 
     def run(
-        self, step: Run, longest: int, mask: Tensor | None, *inputs: Any, rows: Tensor | None = None
+        self, step: Run, longest: int, inputs: Sequence[object], rows: Tensor | None = None
     ) -> Results:
         """Run a step; return its results but for new keys and values, which :meth:`write` caches.
 
         Args:
             longest: positions that the longest row has cached.
-            mask: for :meth:`width` positions.
-            inputs: new tokens ``(rows, slots)`` first.
+            inputs: a mask for :meth:`width` positions, new tokens ``(rows, slots)``, and the rest.
             rows: run over these only; None: all.
         """
-        past = self._past
+        past, tokens = self._past, inputs[1]
         if self._in_place:
-            end = longest + inputs[0].size(1)
+            assert isinstance(tokens, Tensor)
+            end = longest + tokens.size(1)
             self._grow(end)
             past = self._past[..., :end, :]
         past = past if rows is None else past[:, :, rows]
-        *results, new = step(past, mask, *inputs)
+        *results, self._new = step(past, *inputs)
         # In place, the step wrote into the cache, or into a copy of its rows.
-        self._cached = self._in_place and rows is None
-        self._at = longest if self._in_place else 0
-        self._new = self._store if self._cached else past if self._in_place else new
+        self._first = longest if self._in_place and rows is None else None
         return tuple(results)
 
     def write(
@@ -108,17 +87,17 @@ class KVCache:
         """
         self._grow(max(map(add, begins, counts)))
         rows = list(range(len(counts))) if rows is None else rows
-        columns = sources + self._at if self._at else sources
         if kernels.is_host(self._store.device):
             past, new = kernels.numbers(self._store), kernels.numbers(self._new)
-            where = np.array((rows, begins, counts))
-            _write(past, new, kernels.on_host(columns), where, self._cached)
+            where, beyond = np.array((rows, begins, counts)), self._store.size(4)
+            first = beyond if self._first is None else self._first
+            _write(past, new, kernels.on_host(sources), where, first)
             return
         # Rows of fewer tokens copy more behind them, which nobody reads.
         width, device = max(counts), self._store.device
         index, begin = kernels.to_device([rows, begins], device).unbind()
         read, store = (x.permute(2, 4, 0, 1, 3, 5) for x in (self._new, self._store))
-        taken = read[kernels.indices(len(rows), device)[:, None], columns[:, :width]]
+        taken = read[kernels.indices(len(rows), device)[:, None], sources[:, :width]]
         store[index[:, None], begin[:, None] + kernels.indices(width, device)] = taken
 
     def keep(self, rows: list[int], width: int) -> None:
@@ -142,18 +121,18 @@ class KVCache:
 
 
 @kernels.compiled
-def _write(past: Floating, new: Floating, columns: Ints, where: Ints, in_place: bool) -> None:
+def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int) -> None:
     """Copy ``columns`` ``(rows, n)`` of ``new`` to ``past``; see :meth:`KVCache.write`.
 
-    ``where``: ``(3, rows)`` rows, begins and counts; ``in_place``: ``new`` is ``past``, where no
-    token stands before its position.
+    ``where``: ``(3, rows)`` rows, begins and counts; ``first``: the position of ``new`` in
+    ``past``, where no token stands before its own, or the end of ``past``.
     """
     layers, both, _, heads, _, dim = past.shape
     for i in range(where.shape[1]):
         row, begin = where[0, i], where[1, i]
         for n in range(where[2, i]):
             column = columns[i, n]
-            if in_place and column == begin + n:
+            if first + column == begin + n:
                 continue
             for layer in range(layers):
                 for which in range(both):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,15 +13,12 @@ from torch import Tensor
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.kernels import (
     Bools,
-    Floating,
     Ints,
     compiled,
     indices,
-    is_host,
-    numbers,
     to_device,
 )
-from specdec_plugins.decoding.steps.cache import Reused, fill_mask
+from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
     Encode,
@@ -64,41 +62,24 @@ class DrafterStep(CachedStep):
                 parts = 1 + len(model.feature_layers)
                 self.channels = parts * int(model.verifier.decoder.output_embed_dim)
 
-    def run(
-        self,
-        attends: Sequence[Attend],
-        tokens: Tensor,
-        is_mask: Tensor,
-        positions: Tensor,
-        block: Tensor,
-        last: Tensor,
-        table: Tensor,
-        memory: KeysValues,
-        memory_mask: Tensor | None,
-        copies: Tensor | None,
-        features: Tensor | None,
-    ) -> Results:
+    def run(self, attends: Sequence[Attend], *inputs: Any) -> Results:
         """Return states ``(rows, block, channels)`` of the block's slots, and their scores.
 
-        Args:
-            tokens: ``(rows, slots)`` prefix tokens; anything where ``is_mask``.
-            positions: ``(rows, slots)`` in the target.
-            block: ``(rows, block)`` the slots of the block.
-            last: ``(rows,)`` the token before each block.
-            table: embeddings of positions.
-            memory, memory_mask, copies: see :class:`Memory`.
-            features: ``(rows, n, channels)`` the verifier's states for the first n slots.
+        ``inputs``: those of :class:`DrafterInputs`.
         """
-        if memory_mask is not None:
-            memory_mask = memory_mask.expand(-1, -1, tokens.size(1), -1)
-        known = Memory(memory, memory_mask, copies)
+        new = DrafterInputs(*inputs)
+        mask, features = new.memory_mask, new.features
+        if mask is not None:
+            mask = mask.expand(-1, -1, new.tokens.size(1), -1)
+        memory = Memory(new.memory, mask, new.copies)
         if features is not None and self._read is not None:
             features = self._read(features)
-        x = self.decoder.embed(tokens, is_mask, positions, known, table, features)
+        about = new.positions, memory, new.table
+        x = self.decoder.embed(new.tokens, new.is_mask, *about, features)
         layers = list(zip(self.layers, attends))
-        x = self.decoder.run(x, positions, table, layers, known)
-        x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
-        return (x, *self.score(x, last))
+        x = self.decoder.run(x, new.positions, new.table, layers, memory)
+        x = x.gather(1, new.block[..., None].expand(-1, -1, x.size(-1)))
+        return (x, *self.score(x, new.last))
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         ids, positions = example_tokens(rows, tokens)
@@ -139,7 +120,8 @@ class CachedDrafter(CachedModel):
         with torch.no_grad():
             if model.encoder is not None:
                 self.encode = frozen_encoder(model.encoder, engine)
-        self._new = empty_inputs if engine.in_place else Reused(empty_inputs)
+        # An engine keeps its binding to inputs that are filled anew.
+        self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         """Begin a batch: run the drafter's encoder, if it has one, else read the verifier's.
@@ -158,77 +140,82 @@ class CachedDrafter(CachedModel):
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
         scores. Slots of a row see each other, but not slots that only other rows have."""
-        device, longest, memory, chosen = self._device, max(prefixes.cached), self._memory, None
+        memory, rows, window = self._memory, None, max(prefixes.new)
         if prefixes.rows is not None:
-            chosen = to_device(prefixes.rows, device)
-            memory = memory.of(chosen)
-        inputs = self._inputs(prefixes, block_size)
-        if not is_host(device):
-            inputs = DrafterInputs._make(x if x is None else x.to(device) for x in inputs)
-        mask, *new, features = inputs
-        rest = self._table, memory.keys_values, memory.mask, memory.copies, features
-        states, *scores = self._cache.run(self._run, longest, mask, *new, *rest, rows=chosen)
+            rows = to_device(prefixes.rows, self._device)
+            memory = memory.of(rows)
+        mask, *new = [x.to(self._device) for x in self._inputs(prefixes, block_size)]
+        features = self._features(prefixes, rows, new) if self.reads_features else None
+        source = memory.keys_values, memory.mask, memory.copies
+        inputs = mask, *new, self._table, *source, features
+        states, *scores = self._cache.run(self._run, max(prefixes.cached), inputs, rows)
         if self.causal:
-            window = indices(max(prefixes.new), device).expand(len(prefixes.new), -1)
-            self._cache.write(window, prefixes.cached, prefixes.new, prefixes.rows)
+            sources = indices(window, self._device).expand(len(prefixes.new), -1)
+            self._cache.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
         return states, self.step.score.read(*scores)
 
-    def _inputs(self, prefixes: Prefixes, block_size: int) -> DrafterInputs:
-        """Return the step's inputs on the host; features where they are."""
-        window, cached, padding = max(prefixes.new), prefixes.cached, self.decoder.padding + 1
-        rows, slots, width = len(cached), window + block_size, self._cache.width(max(cached))
-        # For an engine a sum is cheaper than writing to a part.
-        read = (window if self._in_place else slots) * self.reads_features
-        inputs = self._new(rows, slots, block_size, width, (read, self.step.channels), self._dtype)
-        chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
-        blocks = prefixes.slots or [block_size] * len(chosen)
-        counts = np.array((cached, prefixes.new, blocks, chosen))
-        arrays: Any = tuple(tensor.numpy() for tensor in inputs[1:-1])
-        among = np.empty((len(chosen), slots, slots), np.bool_)
-        fill_inputs(arrays, np.array(prefixes.last), counts, among, (padding, self.causal))
+    def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:
+        """Return the mask and the inputs of new tokens, ``tokens`` to ``last``, on the host."""
+        cached, rows = prefixes.cached, len(prefixes.new)
+        slots, width = max(prefixes.new) + block_size, self._cache.width(max(cached))
+        mask, *inputs = self._empty(rows, slots, block_size, width, self._dtype)
+        chosen = list(range(rows)) if prefixes.rows is None else prefixes.rows
+        counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))
+        arrays: Any = tuple(tensor.numpy() for tensor in inputs)
+        among = np.empty((rows, slots, slots), np.bool_)
+        about = self.decoder.padding + 1, self.causal
+        fill_inputs(arrays, np.array(prefixes.last), counts, among, about)
         for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
             tokens[:new] = prefixes.tokens[row][begin : begin + new]
-        fill_mask(inputs.mask, counts[0], among)
-        states = prefixes.features
-        if states is None or inputs.features is None or not read:
-            return inputs if read else inputs._replace(features=None)
-        if is_host(states.device):
-            fill_features(numbers(inputs.features), numbers(states.contiguous()), counts)
-            return inputs
-        index = to_device(chosen, states.device)[:, None]
-        positions = inputs.positions[:, :window].to(states.device)
-        return inputs._replace(features=states[index, positions])
+        fill_mask(mask, counts[0], among)
+        return mask, *inputs
+
+    def _features(
+        self, prefixes: Prefixes, rows: Tensor | None, inputs: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the verifier's states for new tokens; for an engine, of all slots: a sum is
+        cheaper than writing to a part."""
+        _, is_mask, positions, *_ = inputs
+        if self._in_place:
+            positions = positions[:, : max(prefixes.new)]
+        if prefixes.features is None:
+            return torch.zeros(*positions.shape, self.step.channels).to(is_mask.device, self._dtype)
+        index = indices(len(positions), self._device) if rows is None else rows
+        features = prefixes.features[index[:, None], positions]
+        # Zeros, since int8 products are scaled by the largest number.
+        return features if self._in_place else features.masked_fill(is_mask[..., None], 0)
 
     def keep(self, rows: list[int], width: int) -> None:
         super().keep(rows, width if self.causal else 0)
 
 
 class DrafterInputs(NamedTuple):
-    """Inputs of a drafter's step that depend on new tokens: its mask, then those of its ``run``."""
+    """Inputs of a drafter's step, after its mask."""
 
-    mask: Tensor
     tokens: Tensor
+    """``(rows, slots)`` prefix tokens; anything where ``is_mask``."""
     is_mask: Tensor
     positions: Tensor
+    """``(rows, slots)`` in the target."""
     block: Tensor
+    """``(rows, block)`` the slots of the block."""
     last: Tensor
+    """``(rows,)`` the token before each block."""
+    table: Tensor
+    """Embeddings of positions."""
+    memory: KeysValues
+    memory_mask: Tensor | None
+    copies: Tensor | None
     features: Tensor | None
+    """``(rows, n, channels)`` the verifier's states for the first n slots."""
 
 
-def empty_inputs(
-    rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
-) -> DrafterInputs:
-    """Return buffers of so many slots; ``read``: slots and channels of features."""
-    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
-    return DrafterInputs(
-        torch.empty(rows, 1, slots, width + slots, dtype=dtype),
-        tokens,
-        torch.zeros(rows, slots, dtype=torch.bool),
-        positions,
-        torch.zeros(rows, block, dtype=torch.long),
-        torch.zeros(rows, dtype=torch.long),
-        torch.zeros(rows, *read, dtype=dtype),
-    )
+def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return buffers for a mask, and for inputs from ``tokens`` to ``last``."""
+    tokens, positions = torch.empty(2, rows, slots, dtype=torch.long)
+    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+    is_mask, blocks = torch.empty(rows, slots, dtype=torch.bool), tokens.new_empty(rows, block)
+    return mask, tokens, is_mask, positions, blocks, tokens.new_empty(rows)
 
 
 def block_inputs(
@@ -261,7 +248,7 @@ def fill_inputs(
     Args:
         inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`.
         befores: ``(rows,)`` the token before each block.
-        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
+        counts: ``(3, rows)`` each row's cached and new tokens, and slots of its block.
         among: ``(rows, slots, slots)`` True for the new tokens that each sees.
         about: a token for masks; True if tokens of a prefix do not see later ones.
     """
@@ -280,12 +267,3 @@ def fill_inputs(
             seen = slot + 1 if causal and slot < new else new + count
             for other in range(slots):
                 among[i, slot, other] = other < seen
-
-
-@compiled
-def fill_features(features: Floating, states: Floating, counts: Ints) -> None:
-    """Fill features of new tokens from ``states`` ``(rows, n, channels)`` of the whole batch."""
-    features[:] = 0
-    for i in range(counts.shape[1]):
-        for slot in range(counts[1, i]):
-            features[i, slot] = states[counts[3, i], counts[0, i] + slot]

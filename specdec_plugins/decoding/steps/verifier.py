@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host
-from specdec_plugins.decoding.steps.cache import Reused, fill_mask
+from specdec_plugins.decoding.kernels import Ints, compiled, on_host
+from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
     example_memory,
@@ -155,8 +156,8 @@ class CachedVerifier(CachedModel):
         super().__init__(self.step, engine, lambda count: position_table(positions, count, padding))
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
-        self._new = _new if engine.in_place else Reused(_new)
-        self._mask = _mask if engine.in_place else Reused(_mask)
+        # An engine keeps its binding to inputs that are filled anew.
+        self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of tokens of a row, new ones included."""
@@ -170,28 +171,24 @@ class CachedVerifier(CachedModel):
         ``last``: the last committed token of each row, EOS at the start; ``lengths``: the number of
         committed tokens, which are cached.
         """
-        mask, tokens, positions = self._inputs(last, draft, lengths)
-        if not is_host(self._device):
-            mask = None if mask is None else mask.to(self._device)
-            tokens, positions = tokens.to(self._device), positions.to(self._device)
-        rest = self._table, self._memory.keys_values, self._memory.mask
-        new = mask, tokens, positions
-        logits, states, normalisers = self._cache.run(self._run, max(lengths), *new, *rest)
+        new = [x if x is None else x.to(self._device) for x in self._inputs(last, draft, lengths)]
+        inputs = *new, self._table, self._memory.keys_values, self._memory.mask
+        logits, states, normalisers = self._cache.run(self._run, max(lengths), inputs)
         return logits, states, normalisers
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host."""
-        rows, slots, cached = len(lengths), draft.tokens.size(1) + 1, np.array(lengths)
-        tokens, positions = self._new(rows, slots)
+        slots, width = draft.tokens.size(1) + 1, self._cache.width(max(lengths))
+        mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
+        cached = np.array(lengths)
         depths = on_host(draft.links.depths).reshape(-1, slots)
         drafted = np.array(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
-        width, mask = self._cache.width(max(lengths)), None
-        if not self._in_place or slots > 1 or min(lengths) < width:
-            mask = self._mask(rows, slots, width, self._dtype)
-            fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
+        if self._in_place and slots == 1 and min(lengths) == width:
+            return None, tokens, positions
+        fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
         return mask, tokens, positions
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
@@ -200,13 +197,9 @@ class CachedVerifier(CachedModel):
         self._cache.write(sources, lengths, counts)
 
 
-def _new(rows: int, slots: int) -> tuple[Tensor, Tensor]:
-    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
-    return tokens, positions
-
-
-def _mask(rows: int, slots: int, width: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+def _empty(rows: int, slots: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+    return mask, *torch.empty(2, rows, slots, dtype=torch.long)
 
 
 @compiled

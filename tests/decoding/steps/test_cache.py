@@ -70,7 +70,7 @@ def test_steps_against_lists(
             chosen = torch.tensor(going) if len(going) < len(kept) else None
             new = torch.randn(LAYERS, 2, len(going), HEADS, slots, DIM).to(dtype)
             longest, tokens = max(len(kept[row]) for row in going), torch.zeros(1, slots)
-            (past,) = cache.run(step_of(new, exact), longest, None, tokens, rows=chosen)
+            (past,) = cache.run(step_of(new, exact), longest, (None, tokens), chosen)
             assert past.size(4) == cache.width(longest) >= longest
             assert past.isfinite().all()
             for i, row in enumerate(going):

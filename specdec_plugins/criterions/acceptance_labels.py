@@ -5,8 +5,6 @@ The frozen pair drafts and verifies as in decoding, but the prefixes are those o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -111,26 +109,17 @@ class AcceptanceLabeller:
             cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
             seeds: ``(batch,)``; sampling draws by the first one. None: by torch's generators.
         """
-        with self._drawing_by(seeds):
-            return self._label(net_input, target, cuts)
-
-    @contextmanager
-    def _drawing_by(self, seeds: Tensor | None) -> Iterator[None]:
-        """Seed torch's generators; afterwards they go on as if nothing had been drawn."""
-        if not self.rule.draws or seeds is None:
-            yield
-            return
-        device = seeds.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(int(seeds[0]))
-            yield
-
-    def _label(self, net_input: NetInput, target: Tensor, cuts: Tensor) -> LabelledBlocks:
         cuts = cuts.sort(1, descending=True).values
         begin = torch.full_like(target[:, :1], self.drafter.model.begin)
         before = torch.cat([begin, target[:, :-1]], dim=1)
         self._read(net_input, target, before)
-        blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
+        seed = int(seeds[0]) if self.rule.draws and seeds is not None else None
+        devices = [cuts.device] if cuts.is_cuda else []
+        # Afterwards torch's generators go on as if nothing had been drawn.
+        with torch.random.fork_rng(devices, enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
         states, confidences, draft, accepted, chances = (
             torch.stack(part, 1) for part in zip(*blocks)
         )
@@ -142,7 +131,7 @@ class AcceptanceLabeller:
         encoder_out = self.verifier.encode(source, source_lengths)
         rows, length = target.shape
         capacity = 2 * length + self.block_size + 1
-        self.verifier.start(encoder_out, capacity)
+        self.verifier.begin(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
         whole = ChainDraft.of(before[:, 1:])
         # In an empty cache the tokens are where they belong.

@@ -64,8 +64,6 @@ class GlatLoss(FairseqCriterion):
             raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
         if not slot_decay >= 0:
             raise ValueError(f"--slot-decay {slot_decay}: must be 0 or more")
-        if verifier_labels and not task.cfg.AR_path:
-            raise ValueError("--verifier-labels needs the verifier: give it with --AR-path")
         self.label_smoothing = label_smoothing
         self.verifier_labels = verifier_labels
         self.slot_decay = slot_decay

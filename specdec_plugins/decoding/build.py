@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -52,9 +52,9 @@ def recommended(
 ) -> Controller:
     """Return the controller, or the recommended one in place of ``auto``.
 
-    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): for one with OpenVINO,
-    for two with PyTorch. Relaxed output is not to depend on the batch. On a GPU drafts pay at every
-    batch size, and 32 nodes cost what 8 do (docs/engines.md, "GPUs").
+    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): for one with ONNX
+    Runtime, for two with PyTorch. Relaxed output is not to depend on the batch. On a GPU drafts pay
+    at every batch size, and 32 nodes cost what 8 do (docs/engines.md, "GPUs").
     """
     if not isinstance(controller, Auto):
         return controller
@@ -112,25 +112,22 @@ def warm_up(
 
     Controllers, statistics and torch's random numbers stay as they were.
     """
-    limits, start = generator.limits, time.perf_counter()
-    device = next(generator.model.parameters()).device
     if not generator.controller.real:
         return 0.0
+    start, device = time.perf_counter(), next(generator.model.parameters()).device
+    trial, controller, limits = copy(generator), generator.controller, generator.limits
     if is_host(device):
         batches = [(rows, 8, 8)]
     else:
         # A step is recorded for each number of rows to which a batch shrinks.
         halves = [rows >> n for n in range(rows.bit_length())]
         batches = [(count, length, 1) for length in RECORDED for count in halves]
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for count, length, limit in batches:
-                limit = max(min(limit, positions), limits.min_len)
-                generator.limits = replace(limits, max_len_a=0, max_len_b=limit)
-                batch = made_up(source, count, min(length, positions), device)
-                generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
-    finally:
-        generator.limits = limits
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for count, length, limit in batches:
+            limit = max(min(limit, positions), limits.min_len)
+            trial.limits = replace(limits, max_len_a=0, max_len_b=limit)
+            batch = made_up(source, count, min(length, positions), device)
+            trial.decode(batch, deepcopy(controller), DecodingStatistics())
     wait_for(device)
     return time.perf_counter() - start
 

@@ -91,7 +91,7 @@ class DrafterAlone:
         with self.statistics.stopwatch("encode", batch.device):
             if self._verifier is not None:
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-                self._verifier.start(encoder_out, batch.capacity)
+                self._verifier.begin(encoder_out, batch.capacity)
             self._drafter.start(net_input, encoder_out, batch.capacity)
         if any(prefix.lengths):
             result = self._commit(batch, prefix.accepted(), torch.zeros(prefix.tokens.shape))
@@ -140,6 +140,6 @@ class DrafterAlone:
             # The last token is read before the next block.
             read = ChainDraft.of(tokens[:, :-1])
             _, states, _ = self._verifier.score(batch.last, read, batch.lengths)
-            self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
+            self._verifier.cache.write(accepted.sources, batch.lengths, accepted.committed)
         result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
         return replace(result, verifier_called=states is not None)

@@ -195,7 +195,7 @@ class SpeculativeGenerator:
         batch = Batch(net_input, encoder_out, prefix, limits, controller.max_length)
         batch.plan(lengths)
         with stopwatch("encode", batch.device):
-            self._verifier.start(encoder_out, batch.capacity)
+            self._verifier.begin(encoder_out, batch.capacity)
         if any(prefix.lengths):
             with stopwatch("verify", batch.device):
                 # The last forced token is read with the first draft.
@@ -233,7 +233,7 @@ class SpeculativeGenerator:
     ) -> StepResult:
         """Append what was accepted: tokens, scores, keys and values, states for the drafter."""
         new = max(accepted.committed)
-        self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
+        self._verifier.cache.write(accepted.sources, batch.lengths, accepted.committed)
         reads = self._drafter is not None and self._drafter.reads_features
         scores = verification.of(accepted.tokens[:, :new], accepted.sources[:, :new])
         return batch.commit(draft, accepted, scores, states if reads else None)
@@ -242,20 +242,15 @@ class SpeculativeGenerator:
         self, controller: Controller, judges: bool, net_input: NetInput
     ) -> ResidentLoop | None:
         """Return the resident loop, if it can decode this batch."""
-        if self._resident is None:
-            return None
-        reason = None
-        if not controller.steady:
-            reason = f"--controller {controller.name} decides anew at every step"
-        elif judges:
-            reason = "--trace reads every draft"
-        elif FORCED in net_input or BEGINS in net_input:
-            reason = "targets begin with forced tokens"
-        elif self._source is not None:
-            reason = "drafts are texts"
-        if reason is None:
+        obstacles = {
+            f"--controller {controller.name} decides anew at every step": not controller.steady,
+            "--trace reads every draft": judges,
+            "targets begin with forced tokens": FORCED in net_input or BEGINS in net_input,
+            "drafts are texts": self._source is not None,
+        }
+        if self._resident is None or not any(obstacles.values()):
             return self._resident
-        self._resident.engine.fall_back(reason)
+        self._resident.engine.fall_back(next(x for x, applies in obstacles.items() if applies))
         return None
 
     def _drafting(self, batch: Batch, controller: Controller, judges: bool) -> Drafting:

@@ -127,13 +127,10 @@ class AcceptanceHead(nn.Module):
         return self.settings.to_file()
 
     def set_extra_state(self, state: JsonObject) -> None:
-        """
-        Raises:
-            ValueError: the weights are those of a head for something else.
-        """
+        """Refuse the weights of a head for something else."""
         expected = self.settings.to_file()
-        for name in (expected.keys() | state) - FORMER:
-            if state.get(name) != expected.get(name):
+        for name in {**expected, **state}:
+            if name not in FORMER and state.get(name) != expected.get(name):
                 other = f"{name} {state.get(name)}, not {expected.get(name)}"
                 raise ValueError(
                     f"this acceptance head was trained with {other}; train one in another folder"
@@ -160,15 +157,9 @@ class AcceptanceHeadModel(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: AcceptanceHeadConfig, task: FairseqTask) -> "AcceptanceHeadModel":
-        """Build from the config; the task loads the drafter and knows the rule.
-
-        Raises:
-            ValueError: a missing or impossible flag, by name.
-        """
+        """Build from the config; the task loads the drafter and knows the rule."""
         if not cfg.drafter:
             raise ValueError("--arch acceptance_head needs the drafter: give it with --drafter")
-        if cfg.head_layers < 0:
-            raise ValueError(f"--head-layers {cfg.head_layers}: must be 0 or more")
         if getattr(task.cfg, "eval_bleu", False):
             raise ValueError("--eval-bleu: an acceptance head translates nothing; leave it out")
         drafter, rule = task.load_drafter(cfg.drafter), task.rule

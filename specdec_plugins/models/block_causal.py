@@ -24,8 +24,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModelBase,
 )
-from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
 from fairseq.utils import get_available_activation_fns
 from omegaconf import II
@@ -70,35 +68,20 @@ class BlockCausalConfig(FairseqDataclass):
     activation_dropout: float = option_of(0.0, "dropout inside the FFN")
     share_all_embeddings: bool = option_of(False, "one table for source, target and output")
     share_decoder_input_output_embed: bool = option_of(False, "one table for target and output")
-    layernorm_embedding: bool = option_of(
-        False, "layer norm on the encoder's embeddings, as in its verifier"
-    )
+    layernorm_embedding: bool = option_of(False, "layer norm on the encoder's embeddings")
     no_scale_embedding: bool = option_of(False, "do not scale embeddings by sqrt(width)")
-    init_encoder_from: Optional[str] = option_of(
-        None, "verifier checkpoint whose encoder is copied at the start"
-    )
+    init_encoder_from: Optional[str] = option_of(None, "verifier whose encoder is copied at first")
     share_verifier_encoder: bool = option_of(
-        False,
-        "use the verifier's own encoder and target table, frozen: they are neither trained, run "
-        "twice nor stored (needs --AR-path)",
+        False, "read the verifier's encoder and target table, frozen (needs --AR-path)"
     )
     verifier_features: bool = option_of(
-        False,
-        "add to each prefix slot the verifier's decoder state for its token (needs --AR-path)",
+        False, "read the verifier's decoder state of each prefix token (needs --AR-path)"
     )
     verifier_feature_layers: Optional[str] = option_of(
-        None,
-        "with --verifier-features, also the states after these layers of the "
-        "verifier's decoder, counted from 1: 1,2",
+        None, "with it, also those after these layers, counted from 1: 1,2"
     )
-    previous_token_head: bool = option_of(
-        False,
-        "choose each slot's token knowing the token chosen before it, among the slot's "
-        "best candidates",
-    )
-    verifier_embed_dim: int = option_of(
-        512, "width of the verifier's decoder, for --verifier-features"
-    )
+    previous_token_head: bool = option_of(False, "choose each token knowing the one before it")
+    verifier_embed_dim: int = option_of(512, "width of the verifier, for --verifier-features")
 
 
 class BlockCausalDecoder(DrafterDecoder):
@@ -106,7 +89,6 @@ class BlockCausalDecoder(DrafterDecoder):
 
     causal = True
     mask_embedding: nn.Parameter
-    output_projection: nn.Linear | None
 
     def __init__(
         self,
@@ -116,12 +98,9 @@ class BlockCausalDecoder(DrafterDecoder):
         embed_tokens: nn.Embedding | None,
         vocabulary: int,
     ) -> None:
-        dim, size = cfg.decoder_embed_dim, cfg.max_target_positions
-        positions = PositionalEmbedding(size, dim, padding, learned=cfg.decoder_learned_pos)
-        layers = [TransformerDecoderLayerBase(layers_cfg) for _ in range(cfg.decoder_layers)]
-        super().__init__(positions, nn.ModuleList(layers), padding, vocabulary)
-        self.layer_norm = LayerNorm(dim) if cfg.decoder_normalize_before else None
-        self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockCausalDecoder")
+        """``embed_tokens``: None to read the verifier's tables."""
+        super().__init__(layers_cfg, padding, vocabulary)
+        dim = self.channels
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
         self.mask_embedding = nn.Parameter(torch.empty(dim))
         nn.init.normal_(self.mask_embedding, std=self.embed_scale * dim**-0.5)
@@ -130,24 +109,20 @@ class BlockCausalDecoder(DrafterDecoder):
             channels = (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
             self.feature_projection = nn.Linear(channels, dim, bias=False)
         self.previous = PreviousTokenHead(dim) if cfg.previous_token_head else None
-        # Own tables, or none: then the verifier's are read through `tables`.
-        self.embed_tokens = embed_tokens
-        self.output_projection = None
+        # In a tuple, so that it is no submodule.
+        self._tables: tuple[nn.Module, ...] = ()
         if embed_tokens is not None:
-            self.output_projection = nn.Linear(dim, vocabulary, bias=False)
-            if cfg.share_all_embeddings or cfg.share_decoder_input_output_embed:
-                self.output_projection.weight = embed_tokens.weight
-            else:
-                nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
-        self._borrowed: tuple[TransformerDecoderBase, ...] = ()
+            tied = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
+            self._add_tables(embed_tokens, tied)
+            self._tables = (self,)
 
     def borrow(self, verifier_decoder: TransformerDecoderBase) -> None:
-        """Read the verifier's target tables in place of own ones."""
-        self._borrowed = (verifier_decoder,)
+        """Read the verifier's target tables."""
+        self._tables = (verifier_decoder,)
 
     @property
     def tables(self) -> Any:
-        return self._borrowed[0] if self.embed_tokens is None else self
+        return self._tables[0]
 
     def embed(
         self,
@@ -242,37 +217,13 @@ class BlockCausalDrafter(Drafter):
         return cls(cfg, encoder, decoder, target.eos())
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
-        """Attach the verifier, as the base class does.
-
-        Raises:
-            ValueError: a size of this drafter does not fit the verifier's, naming the flag.
-        """
-        cfg, decoder = self.cfg, verifier.decoder
-        widths = []
-        if cfg.share_verifier_encoder:
-            read = verifier.encoder.layers[0].embed_dim
-            widths.append(("encoder", cfg.encoder_embed_dim, read))
-            for read in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
-                widths.append(("decoder", cfg.decoder_embed_dim, read))
-        if cfg.verifier_features:
-            widths.append(("verifier", cfg.verifier_embed_dim, decoder.output_embed_dim))
-        for part, width, expected in widths:
-            if width != expected:
-                raise ValueError(f"--{part}-embed-dim {width}: the verifier's is {expected}")
-        if self.feature_layers and max(self.feature_layers) > len(decoder.layers):
-            flag = f"--verifier-feature-layers {cfg.verifier_feature_layers}"
-            raise ValueError(f"{flag}: the verifier has {len(decoder.layers)} layers")
         super().attach_verifier(verifier)
-        if cfg.share_verifier_encoder:
-            self.decoder.borrow(decoder)
+        if self.cfg.share_verifier_encoder:
+            self.decoder.borrow(verifier.decoder)
 
 
 def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
-    """Return the verifier's layers after which states are read beside its last, in their order.
-
-    Raises:
-        ValueError: impossible numbers of layers, or numbers without ``--verifier-features``.
-    """
+    """Return the verifier's layers after which states are read beside its last, in their order."""
     text = cfg.verifier_feature_layers
     if not text:
         return ()

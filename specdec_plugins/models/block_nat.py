@@ -21,8 +21,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModel,
 )
-from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
@@ -56,21 +54,10 @@ class BlockDecoder(DrafterDecoder):
     version: Tensor
 
     def __init__(self, cfg: TransformerConfig, args: Namespace, embed_tokens: nn.Embedding) -> None:
-        dim, padding = cfg.decoder.embed_dim, int(embed_tokens.padding_idx or 0)
-        positions = PositionalEmbedding(
-            cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos
-        )
-        layers = nn.ModuleList(TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers))
-        super().__init__(positions, layers, padding, embed_tokens.num_embeddings)
+        super().__init__(cfg, int(embed_tokens.padding_idx or 0), embed_tokens.num_embeddings)
         self.register_buffer("version", torch.Tensor([3]))
-        self.layer_norm = LayerNorm(dim) if cfg.decoder.normalize_before else None
-        self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockDecoder")
-        self.embed_tokens = embed_tokens
-        self.output_projection = nn.Linear(dim, embed_tokens.num_embeddings, bias=False)
-        if cfg.share_decoder_input_output_embed:
-            self.output_projection.weight = embed_tokens.weight
-        else:
-            nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
+        self._add_tables(embed_tokens, cfg.share_decoder_input_output_embed)
+        dim = self.channels
         self.copy_attn = nn.Linear(dim, dim, bias=False) if args.src_embedding_copy else None
         self.copies_source = self.copy_attn is not None
         self.mask_token = int(args.mask_token)
@@ -212,6 +199,7 @@ class BlockDrafter(Drafter):
 
 
 def _bert_init(module: nn.Module) -> None:
+    """Draw as fairseq's ``init_bert_params``, which a model without memory cannot."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -223,13 +211,12 @@ def _bert_init(module: nn.Module) -> None:
 @register_model_architecture("block", "block")
 def block(args: Namespace) -> None:
     """Fill in the published defaults."""
-    _fill_in(args, {"src_embedding_copy": False, "apply_bert_init": False})
-    _fill_in(args, {"init_encoder_from": None})
+    flags = {"src_embedding_copy": False, "apply_bert_init": False, "init_encoder_from": None}
+    _fill_in(args, flags)
     for side in ("encoder", "decoder"):
         _fill_in(args, {f"{side}_embed_dim": 512, f"{side}_layers": 6})
         dim = getattr(args, f"{side}_embed_dim")
-        widths = {f"{side}_ffn_embed_dim": 4 * dim, f"{side}_attention_heads": dim // 64}
-        _fill_in(args, widths)
+        _fill_in(args, {f"{side}_ffn_embed_dim": 4 * dim, f"{side}_attention_heads": dim // 64})
 
 
 @register_model_architecture("block", "block_6e6d512")

@@ -32,10 +32,7 @@ VOCABULARY = "decoder.draft_vocabulary"
 
 
 def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: TransformerConfig) -> None:
-    """
-    Raises:
-        ValueError: source and target cannot have the same table.
-    """
+    """Refuse a source and a target that cannot have the same table."""
     if source != target or cfg.encoder.embed_dim != cfg.decoder.embed_dim:
         raise ValueError(
             "--share-all-embeddings requires a joined dictionary, and --encoder-embed-dim and "
@@ -87,10 +84,7 @@ class Drafter(BaseFairseqModel):
 
     @staticmethod
     def check_task(task: FairseqTask) -> None:
-        """
-        Raises:
-            ValueError: ``task`` cannot generate with a drafter.
-        """
+        """Refuse a task that cannot generate with a drafter."""
         if not hasattr(task, "verifier"):
             name = "from_pretrained: name the drafter's checkpoint before the verifier's"
             raise ValueError(f"a drafter needs --task translation_specdec ({name})")
@@ -110,11 +104,7 @@ class Drafter(BaseFairseqModel):
 
     @property
     def verifier(self) -> TransformerModelBase:
-        """The attached verifier.
-
-        Raises:
-            ValueError: none is attached.
-        """
+        """The attached verifier."""
         if not self._verifier:
             raise ValueError("this drafter needs its verifier: give it with --AR-path")
         return self._verifier[0]
@@ -137,14 +127,11 @@ class Drafter(BaseFairseqModel):
                 state_dict.setdefault(key, weights[key])
 
     def _check_draft_vocabulary(self, tokens: Tensor) -> None:
-        entries = self.decoder.entries
-        if tokens.dtype != torch.long or tokens.dim() != 1 or not 2 <= len(tokens) <= entries:
-            raise ValueError(f"{VOCABULARY} is no list of 2 to {entries} tokens")
-        listed = set(tokens.tolist())
-        if min(listed) < 0 or max(listed) >= entries or len(listed) < len(tokens):
-            raise ValueError(f"{VOCABULARY} has a token twice, or one that the dictionary lacks")
-        if self.decoder.padding in listed or self.eos not in listed:
-            raise ValueError(f"{VOCABULARY} has the padding symbol, or not the sentence's end")
+        listed = set(tokens.flatten().tolist())
+        is_list = tokens.dtype == torch.long and tokens.dim() == 1 and len(tokens) == len(listed)
+        allowed = set(range(self.decoder.entries)) - {self.decoder.padding}
+        if not (is_list and {self.eos} < listed <= allowed):
+            raise ValueError(f"{VOCABULARY} is no list of different tokens with the sentence's end")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: object, **kwargs: object) -> Drafter:
         # The verifier follows to every device and dtype.

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
@@ -21,8 +24,6 @@ from specdec_plugins.models.layers import (
 from specdec_plugins.models.rows import keep_rows
 
 if TYPE_CHECKING:
-    from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
-
     from specdec_plugins.models.layers import Positions
 
 
@@ -65,23 +66,29 @@ class DrafterDecoder(nn.Module):
     a draft's arithmetic, and most written tokens are frequent ones (FR-Spec, Zhao et al., ACL
     2025). Training does not depend on it."""
 
-    def __init__(
-        self, embed_positions: Positions, layers: nn.ModuleList, padding: int, entries: int
-    ) -> None:
+    def __init__(self, cfg: TransformerConfig, padding: int, entries: int) -> None:
         """``entries``: of the target dictionary."""
         super().__init__()
-        self.entries = entries
         self.register_buffer("draft_vocabulary", None)
-        self.embed_positions = embed_positions
-        self.layers = layers
-        self.layer_norm = None
-        self.padding = padding
-
-    @property
-    def channels(self) -> int:
+        self.channels = dim = int(cfg.decoder.embed_dim)
         """Width of the states."""
-        layer: TransformerDecoderLayerBase = self.layers[0]
-        return int(layer.embed_dim)
+        self.padding, self.entries = padding, entries
+        self.embed_positions = PositionalEmbedding(
+            cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos
+        )
+        layers = (TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers))
+        self.layers = nn.ModuleList(layers)
+        self.layer_norm = LayerNorm(dim) if cfg.decoder.normalize_before else None
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+
+    def _add_tables(self, embed_tokens: nn.Embedding, tied: bool) -> None:
+        """Add a token table and an output projection, which may be the same; last of all."""
+        self.embed_tokens = embed_tokens
+        self.output_projection = nn.Linear(self.channels, self.entries, bias=False)
+        if tied:
+            self.output_projection.weight = embed_tokens.weight
+        else:
+            nn.init.normal_(self.output_projection.weight, std=self.channels**-0.5)
 
     def embed(
         self,

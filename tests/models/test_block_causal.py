@@ -168,38 +168,6 @@ def test_verifier_states_are_those_that_predict_the_target() -> None:
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            {"share_verifier_encoder": True, "encoder_embed_dim": 32},
-            "--encoder-embed-dim 32: the verifier's is 16",
-        ),
-        (
-            {"share_verifier_encoder": True, "decoder_embed_dim": 32},
-            "--decoder-embed-dim 32: the verifier's is 16",
-        ),
-        (
-            {"verifier_features": True, "verifier_embed_dim": 64},
-            "--verifier-embed-dim 64: the verifier's is 16",
-        ),
-        (
-            {"verifier_features": True, "verifier_feature_layers": "1,3"},
-            "--verifier-feature-layers 1,3: the verifier has 2 layers",
-        ),
-    ],
-)
-def test_a_width_that_does_not_fit_the_verifier_is_named(
-    overrides: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_causal(task_with_verifier(), **overrides)
-    # Alone it may be built; the verifier may come later.
-    model = make_causal(**overrides)
-    with pytest.raises(ValueError, match=message):
-        model.attach_verifier(make_verifier())
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", ["block", *VARIANTS])
 def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> None:

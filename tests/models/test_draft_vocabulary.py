@@ -122,27 +122,16 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (torch.tensor([EOS, ENTRIES]), "a token twice, or one that the dictionary lacks"),
-        (torch.tensor([-1, EOS]), "a token twice, or one that the dictionary lacks"),
-        (torch.tensor([EOS, 5, 5]), "a token twice, or one that the dictionary lacks"),
-        (torch.tensor([PAD, EOS]), "the padding symbol, or not the sentence's end"),
-        (torch.tensor([5, 6]), "the padding symbol, or not the sentence's end"),
-        (torch.tensor([EOS, 5.0]), "is no list of 2 to 24 tokens"),
-        (torch.tensor([[EOS, 6]]), "is no list of 2 to 24 tokens"),
-        (torch.tensor([EOS]), "is no list of 2 to 24 tokens"),
-        (torch.arange(EOS, 40), "is no list of 2 to 24 tokens"),
-    ],
+    "tokens",
+    [[EOS, ENTRIES], [-1, EOS], [EOS, 5, 5], [PAD, EOS], [5, 6], [EOS, 5.0], [[EOS, 6]], [EOS]],
+    ids=str,
 )
-def test_a_list_that_cannot_be_is_refused(
-    tokens: torch.Tensor, message: str, tmp_path: Path
-) -> None:
+def test_a_list_that_cannot_be_is_refused(tokens: list[Any], tmp_path: Path) -> None:
     """By us, and where fairseq loads a model."""
-    model = make("head")
-    model.decoder.draft_vocabulary = tokens
+    model, message = make("head"), "draft_vocabulary is no list of different tokens"
+    model.decoder.draft_vocabulary = torch.tensor(tokens)
     path = save_checkpoint(tmp_path / "drafter.pt", model)
-    with pytest.raises(CheckpointError, match=f"draft_vocabulary.* {message}"):
+    with pytest.raises(CheckpointError, match=message):
         load_drafter(path, task())
     with pytest.raises(ValueError, match=message):
         make("head").load_state_dict(model.state_dict(), strict=True, model_cfg=model.cfg)

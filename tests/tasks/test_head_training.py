@@ -61,7 +61,6 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ("--drafter=", "--drafter"),
-        ("--head-layers -1", "--head-layers -1"),
         ("--eval-bleu", "--eval-bleu: an acceptance head translates nothing"),
     ],
 )

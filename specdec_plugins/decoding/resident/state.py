@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, cast
@@ -16,10 +15,10 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance.verification import AcceptedPath, Links
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
 from specdec_plugins.decoding.kernels import to_device, wait_for
+from specdec_plugins.decoding.steps.cache import empty_cache
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import Lattice
-from specdec_plugins.models.layers import DecoderLayerRunner
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ class State:
         verifier, drafter = steps
         rows, width = shape.rows, shape.width
         self.device, self._rows = weight.device, rows
+        kind_of = weight.dtype, weight.device
         self.source = self._counts(rows, shape.source)
         self.lengths, self.limits, self.last = (self._counts(rows) for _ in range(3))
         """``(rows,)``: committed tokens; their limit before EOS; the last one, EOS at first."""
@@ -77,14 +77,14 @@ class State:
         """``(rows, window + block)`` the tokens that the last step committed, then padding."""
         self.history = self._counts(rows, width)
         """``(rows, width)`` all committed tokens, only for a repetition penalty."""
-        self.cache = _cache(verifier.layers, rows, width, weight)
-        self.memory = _cache(verifier.layers, rows, shape.source, weight)
+        self.cache = empty_cache(verifier.layers, rows, width, *kind_of)
+        self.memory = empty_cache(verifier.layers, rows, shape.source, *kind_of)
         self.memory_mask = weight.new_zeros(rows, 1, 1, shape.source)
         self.features, self.draft_cache, self.draft_memory = None, None, None
         if drafter is not None and kind.block:
             behind = width - kind.slots + kind.window + kind.block
-            self.draft_cache = _cache(drafter.layers, rows, behind, weight)
-            self.draft_memory = _cache(drafter.layers, rows, shape.source, weight)
+            self.draft_cache = empty_cache(drafter.layers, rows, behind, *kind_of)
+            self.draft_memory = empty_cache(drafter.layers, rows, shape.source, *kind_of)
             if drafter.channels:
                 self.features = weight.new_zeros(rows, kind.window, drafter.channels)
 
@@ -118,12 +118,6 @@ class State:
                     part = source.index_select(dim, chosen)
                     target[tuple(slice(size) for size in part.shape)].copy_(part)
         self.going[: len(rows)], self.going[len(rows) :] = True, False
-
-
-def _cache(layers: Sequence[DecoderLayerRunner], rows: int, width: int, weight: Tensor) -> Tensor:
-    """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
-    heads, dim = layers[0].heads, layers[0].head_dim
-    return weight.new_zeros(len(layers), 2, rows, heads, width, dim)
 
 
 Parts = dict[str, tuple[torch.dtype, tuple[int, ...]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import add
 
 import numpy as np
@@ -22,6 +22,18 @@ def room(positions: int) -> int:
     return -(-positions // 32) * 32
 
 
+def empty_cache(
+    layers: Sequence[DecoderLayerRunner],
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
+    shape = len(layers), 2, rows, layers[0].heads, width, layers[0].head_dim
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 class KVCache:
     """Keys and values of all layers, ``(layers, 2, rows, heads, width, dim)``.
 
@@ -31,9 +43,9 @@ class KVCache:
 
     def __init__(self, layers: Sequence[DecoderLayerRunner], in_place: bool) -> None:
         """``in_place``: that of the engine."""
-        self._shape = len(layers), layers[0].heads, layers[0].head_dim
+        self._in_place, self._empty = in_place, partial(empty_cache, layers)
         # An engine keeps its binding to memory that it has met.
-        self._in_place, self._reused = in_place, lru_cache(maxsize=16)(self._empty)
+        self._reused = lru_cache(maxsize=16)(self._empty)
         self.rows = 0
         """The number of rows in use; there may be room for more."""
 
@@ -43,11 +55,6 @@ class KVCache:
         # Never reuse a multi-row cache: the old one may still be the source of a copy.
         self._make = self._reused if rows == 1 else self._empty
         self._hand(rows, self._make(rows, room(1), *self._kind))
-
-    def _empty(self, rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
-        layers, heads, dim = self._shape
-        return torch.zeros(layers, 2, rows, heads, width, dim, dtype=dtype, device=device)
 
     def width(self, longest: int) -> int:
         """Return the positions that a step reads if the longest row has cached so many."""

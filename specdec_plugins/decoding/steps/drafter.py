@@ -22,8 +22,7 @@ from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
     Encode,
-    example_memory,
-    example_tokens,
+    example_of,
     frozen_encoder,
 )
 from specdec_plugins.engines.eager import EagerEngine
@@ -82,7 +81,7 @@ class DrafterStep(CachedStep):
         return (x, *self.score(x, new.last))
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        ids, positions = example_tokens(rows, tokens)
+        ids, positions, *source = example_of(self.layers, rows, tokens, others)
         copies, features = None, None
         if self.decoder.copies_source:
             copies = torch.zeros(rows, others + 2, self.decoder.channels)
@@ -95,7 +94,7 @@ class DrafterStep(CachedStep):
             torch.ones(rows, others - 4, dtype=torch.long),
             ids[:, 0],
             self.decoder.positions(others + 2),
-            *example_memory(self.layers, rows, others),
+            *source,
             copies,
             features,
         )
@@ -133,7 +132,7 @@ class CachedDrafter(CachedModel):
             encoder_out = self.encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
         # One row may have the most cached tokens, another the most new ones.
-        self._begin(encoder_out, 2 * capacity)
+        self.begin(encoder_out, 2 * capacity)
         assert self._table is not None
         self._memory.copies = self.decoder.copies(encoder_out, self._memory.mask, self._table)
 
@@ -148,16 +147,16 @@ class CachedDrafter(CachedModel):
         features = self._features(prefixes, rows, new) if self.reads_features else None
         source = memory.keys_values, memory.mask, memory.copies
         inputs = mask, *new, self._table, *source, features
-        states, *scores = self._cache.run(self._run, max(prefixes.cached), inputs, rows)
+        states, *scores = self.cache.run(self._run, max(prefixes.cached), inputs, rows)
         if self.causal:
             sources = indices(window, self._device).expand(len(prefixes.new), -1)
-            self._cache.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
+            self.cache.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:
         """Return the mask and the inputs of new tokens, ``tokens`` to ``last``, on the host."""
         cached, rows = prefixes.cached, len(prefixes.new)
-        slots, width = max(prefixes.new) + block_size, self._cache.width(max(cached))
+        slots, width = max(prefixes.new) + block_size, self.cache.width(max(cached))
         mask, *inputs = self._empty(rows, slots, block_size, width, self._dtype)
         chosen = list(range(rows)) if prefixes.rows is None else prefixes.rows
         counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))

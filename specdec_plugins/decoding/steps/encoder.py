@@ -153,18 +153,18 @@ class CachedModel:
         """``positions``: returns embeddings of so many."""
         self._in_place, self._positions = engine.in_place, positions
         self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
-        self._cache = KVCache(step.layers, engine.in_place)
+        self.cache = KVCache(step.layers, engine.in_place)
         self._table: Tensor | None = None
 
-    def _begin(self, encoder_out: EncoderOut, capacity: int) -> None:
-        """Begin a batch; ``capacity``: the largest number of positions of a row."""
+    def begin(self, encoder_out: EncoderOut, capacity: int) -> None:
+        """Begin a batch; ``capacity``: the largest number of positions of a row, new ones too."""
         states = encoder_out["encoder_out"][0]
         (keys_values,) = self._read_source(states)
         mask = source_mask(encoder_out, states.dtype)
         if mask is None and not self._in_place:
             mask = states.new_zeros(states.size(1), 1, 1, len(states))
         self._memory = Memory(keys_values, mask)
-        self._cache.begin(states)
+        self.cache.begin(states)
         self._dtype, self._device = states.dtype, states.device
         count, table = room(capacity), self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
@@ -172,19 +172,15 @@ class CachedModel:
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._cache.keep(rows, width)
+        self.cache.keep(rows, width)
         self._memory = self._memory.keep(rows)
 
 
-def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Return tokens ``(rows, tokens)`` of a step's example, and their positions."""
+def example_of(
+    layers: list[DecoderLayerRunner], rows: int, tokens: int, source: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return an example's tokens and positions, keys and values of the source, and its mask."""
     ids = torch.ones(rows, tokens, dtype=torch.long)
-    return ids, torch.arange(tokens).expand(rows, -1).contiguous()
-
-
-def example_memory(
-    layers: list[DecoderLayerRunner], rows: int, source: int
-) -> tuple[Tensor, Tensor]:
-    """Return keys and values of an example's cross-attention, and the mask."""
-    heads, dim = layers[0].heads, layers[0].head_dim
-    return torch.zeros(len(layers), 2, rows, heads, source, dim), torch.zeros(rows, 1, 1, source)
+    positions = torch.arange(tokens).expand(rows, -1).contiguous()
+    memory = torch.zeros(len(layers), 2, rows, layers[0].heads, source, layers[0].head_dim)
+    return ids, positions, memory, torch.zeros(rows, 1, 1, source)

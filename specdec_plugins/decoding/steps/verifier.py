@@ -18,8 +18,7 @@ from specdec_plugins.decoding.kernels import Ints, compiled, on_host
 from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
-    example_memory,
-    example_tokens,
+    example_of,
     frozen_encoder,
     same_methods,
 )
@@ -27,7 +26,6 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
 from specdec_plugins.files.errors import UnsupportedModelError
-from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -138,7 +136,8 @@ class VerifierStep(CachedStep):
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         decoder = self.decoder
         table = position_table(decoder.embed_positions, others + 2, decoder.padding_idx)
-        return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
+        ids, positions, *source = example_of(self.layers, rows, tokens, others)
+        return (ids, positions, table, *source)
 
 
 class CachedVerifier(CachedModel):
@@ -159,10 +158,6 @@ class CachedVerifier(CachedModel):
         # An engine keeps its binding to inputs that are filled anew.
         self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> None:
-        """Begin a batch; ``capacity``: the largest number of tokens of a row, new ones included."""
-        self._begin(encoder_out, capacity)
-
     def score(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,14 +168,14 @@ class CachedVerifier(CachedModel):
         """
         new = [x if x is None else x.to(self._device) for x in self._inputs(last, draft, lengths)]
         inputs = *new, self._table, self._memory.keys_values, self._memory.mask
-        logits, states, normalisers = self._cache.run(self._run, max(lengths), inputs)
+        logits, states, normalisers = self.cache.run(self._run, max(lengths), inputs)
         return logits, states, normalisers
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host."""
-        slots, width = draft.tokens.size(1) + 1, self._cache.width(max(lengths))
+        slots, width = draft.tokens.size(1) + 1, self.cache.width(max(lengths))
         mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
         cached = np.array(lengths)
         depths = on_host(draft.links.depths).reshape(-1, slots)
@@ -190,11 +185,6 @@ class CachedVerifier(CachedModel):
             return None, tokens, positions
         fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
         return mask, tokens, positions
-
-    def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
-        """Cache some of the tokens that were read last, after ``lengths``; see
-        :meth:`KVCache.write`."""
-        self._cache.write(sources, lengths, counts)
 
 
 def _empty(rows: int, slots: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,7 +54,7 @@ def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int
     batch, rows = make_batch(lengths, seed=seed)["net_input"], len(lengths)
     both = pair(lambda engine: CachedVerifier(verifier(), PAD, engine))
     for one in both:
-        one.start(one.encode(batch["src_tokens"], batch["src_lengths"]), CAPACITY)
+        one.begin(one.encode(batch["src_tokens"], batch["src_lengths"]), CAPACITY)
     counts = [0] * rows
     for nodes, alike in steps:
         drafted, last = draft(rows, nodes, alike), torch.randint(4, 24, (rows,))
@@ -64,7 +64,7 @@ def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int
         new = torch.randint(1, nodes + 2, (rows,)).tolist()
         sources = torch.stack([torch.randperm(nodes + 1).sort().values for _ in range(rows)])
         for one in both:
-            one.commit(sources, new, counts)
+            one.cache.write(sources, counts, new)
         counts = [count + more for count, more in zip(counts, new)]
         survivors = unfinished((torch.rand(rows) < 0.2).tolist())
         if survivors and len(survivors) < rows:

@@ -110,7 +110,7 @@ def test_ragged_scoring_is_the_full_forward(
     encoder_out = encode(model, lengths, seed)
     torch.manual_seed(seed)
     cached = CachedVerifier(model, PAD)
-    cached.start(encoder_out, capacity=40)
+    cached.begin(encoder_out, capacity=40)
     rows = list(range(len(lengths)))
     committed: list[list[int]] = [[] for _ in rows]
     for nodes, kind in steps:
@@ -139,7 +139,7 @@ def test_ragged_scoring_is_the_full_forward(
         taken = [own[end] for own, end in zip(ways, ends)]
         width = max(map(len, taken))
         sources = torch.tensor([way + [0] * (width - len(way)) for way in taken])
-        cached.commit(sources, [len(way) for way in taken], counts)
+        cached.cache.write(sources, counts, [len(way) for way in taken])
         for i, row in enumerate(rows):
             committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
         survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())

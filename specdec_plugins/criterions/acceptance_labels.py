@@ -12,10 +12,7 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.acceptance.sampling import (
-    acceptance_probabilities,
-    log_probabilities,
-)
+from specdec_plugins.decoding.acceptance.sampling import log_probabilities
 from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafting import chosen_draft
@@ -164,5 +161,5 @@ class AcceptanceLabeller:
         if self.rule.draws:
             after = draft.links.after.expand_as(draft.tokens)
             p = self.rule.probabilities_of(verification, draft.tokens, after)
-            chances = acceptance_probabilities(p, draft.confidences)
+            chances = (p / draft.confidences).clamp(max=1)
         return states, draft.confidences, draft.tokens, accepted, chances

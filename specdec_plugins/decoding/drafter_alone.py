@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class DrafterAlone:
     """fairseq's generator contract: whole blocks are committed as they are drafted.
 
-    Scores are the drafter's; forced tokens have log-probability 0. The verifier runs only where
-    the drafter reads its encoder or its states; a repetition penalty is ignored.
+    Scores are the drafter's, of forced tokens 0. A repetition penalty is ignored.
     """
 
     def __init__(
@@ -106,9 +105,8 @@ class DrafterAlone:
         rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
         last = [row[count - 1] for row, count in zip(rows, counts)]
-        finished = [token == self.eos for token in last]
-        verified = [0] * len(rows)
-        accepted = Accepted(tokens, sources, counts, counts, verified, last, finished)
+        ends, none = [token == self.eos for token in last], [0] * len(rows)
+        accepted = Accepted(tokens, sources, counts, counts, none, last, ends)
         return self._commit(batch, accepted, scores)
 
     def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:

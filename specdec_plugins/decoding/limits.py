@@ -35,8 +35,6 @@ REFUSED = (
 """fairseq's options that change output and are not honoured: name, flag, value for nothing."""
 LARGEST = 2**31 - 1
 """The largest whole number of an option: more is not for Python's iterators, or C's."""
-SHORTEST = 2
-"""Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6
 """The lowest temperature: below, scores that are divided by it may overflow."""
 

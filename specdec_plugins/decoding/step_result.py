@@ -58,25 +58,22 @@ class StepResult(Accepted):
 class StepTrace:
     """A step of a row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
 
-    The step committed ``drafted[:accepted]``, then ``bonus``. Of the other drafted tokens, those
-    before ``verify_length`` were rejected or come after a rejected token or EOS; the rest were not
-    sent to the verifier.
+    The step committed ``drafted[:accepted]``, then ``bonus``.
     """
 
     drafted: list[str]
     verify_length: int
+    """Drafted tokens that were sent to the verifier, the first ones."""
     accepted: int
     bonus: str | None
     """The verifier's token after them; None where they end in the sentence's EOS."""
     milliseconds: float
     """Wall time of the batch's step, the same for all its rows."""
     parents: list[int] | None = None
-    """The index in ``drafted`` of each tree token's parent; -1: the last token of the step before
-    (and the parent of ``<pad>``, which only fills up). The accepted tokens come first, then the
-    others by probability. None for chains."""
+    """The index in ``drafted`` of each tree token's parent; -1: the last token of the step before.
+    The accepted tokens come first, then the others by probability. None for chains."""
     p: list[float | None] | None = None
-    """Each drafted token's probability to the verifier, as the acceptance rule judges it; None
-    where it was not verified, 0 where a limit forbids it."""
+    """Each drafted token's probability to the verifier; None where it was not verified."""
     q: list[float] | None = None
     """Each drafted token's probability to the drafter, among its candidates."""
 

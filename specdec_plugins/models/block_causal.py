@@ -20,7 +20,6 @@ from fairseq.models import register_model
 from fairseq.models.transformer import (
     Embedding,
     TransformerConfig,
-    TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
 )
@@ -116,10 +115,6 @@ class BlockCausalDecoder(DrafterDecoder):
             self._add_tables(embed_tokens, tied)
             self._tables = (self,)
 
-    def borrow(self, verifier_decoder: TransformerDecoderBase) -> None:
-        """Read the verifier's target tables."""
-        self._tables = (verifier_decoder,)
-
     @property
     def tables(self) -> Any:
         return self._tables[0]
@@ -146,9 +141,6 @@ class BlockCausalDecoder(DrafterDecoder):
     def feature_reader(self) -> Projection:
         assert self.feature_projection is not None
         return projection(self.feature_projection)
-
-    def output_layer(self, x: Tensor) -> Tensor:
-        return self.tables.output_projection(x)
 
     def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
         if self.previous is None:
@@ -219,7 +211,7 @@ class BlockCausalDrafter(Drafter):
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         super().attach_verifier(verifier)
         if self.cfg.share_verifier_encoder:
-            self.decoder.borrow(verifier.decoder)
+            self.decoder._tables = (verifier.decoder,)
 
 
 def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:

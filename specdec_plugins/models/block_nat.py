@@ -92,9 +92,6 @@ class BlockDecoder(DrafterDecoder):
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
         return self.dropout_module(positioned(x, positions, table))
 
-    def output_layer(self, x: Tensor) -> Tensor:
-        return self.output_projection(x)
-
 
 class BlockEncoder(TransformerEncoderBase):
     """fairseq's encoder without embedding scale; it also returns its own input states."""
@@ -211,8 +208,8 @@ def _bert_init(module: nn.Module) -> None:
 @register_model_architecture("block", "block")
 def block(args: Namespace) -> None:
     """Fill in the published defaults."""
-    flags = {"src_embedding_copy": False, "apply_bert_init": False, "init_encoder_from": None}
-    _fill_in(args, flags)
+    _fill_in(args, {"src_embedding_copy": False, "apply_bert_init": False})
+    args.init_encoder_from = getattr(args, "init_encoder_from", None)
     for side in ("encoder", "decoder"):
         _fill_in(args, {f"{side}_embed_dim": 512, f"{side}_layers": 6})
         dim = getattr(args, f"{side}_embed_dim")

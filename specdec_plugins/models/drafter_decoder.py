@@ -117,7 +117,7 @@ class DrafterDecoder(nn.Module):
 
     def output_layer(self, x: Tensor) -> Tensor:
         """Return logits ``(…, vocab)``."""
-        raise NotImplementedError
+        return self.tables.output_projection(x)
 
     def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
@@ -129,12 +129,8 @@ class DrafterDecoder(nn.Module):
         return self.output_layer(x)
 
     def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
-        """Return ``(batch, blocks, slots)`` True where training hides the token before a slot;
-        None in decoders that never look at it.
-
-        Args:
-            seeds: ``(batch,)`` seeds of each sentence.
-        """
+        """Return ``(batch, blocks, slots)`` True where training hides the token before a slot, by
+        each sentence's seed; None in decoders that never look at it."""
         return None
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:

@@ -26,9 +26,8 @@ from specdec_plugins.decoding.options import check_options, option, option_field
 class AcceptanceRule:
     """Decides which drafted tokens may be committed, and which token the verifier adds.
 
-    A rule judges every drafted token by itself. Of a chain the longest good beginning is then
-    accepted, of a tree the path of :func:`.verification.walk`. The fields of a subclass are its
-    options.
+    A rule judges every drafted token by itself; :func:`.verification.walk` then follows the good
+    ones. The fields of a subclass are its options.
     """
 
     name: ClassVar[str]

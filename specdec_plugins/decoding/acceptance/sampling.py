@@ -71,11 +71,6 @@ class Proposal:
     """``(rows, slots)`` the probabilities of the drawn tokens."""
 
 
-def acceptance_probabilities(p: Tensor, q: Tensor) -> Tensor:
-    """Return min(1, p / q), the probability that a token drawn with ``q`` > 0 is accepted."""
-    return (p / q).clamp(max=1)
-
-
 def accepts(p: Tensor, q: Tensor) -> Tensor:
     """Return True with probability min(1, p / q), each independently."""
     # As a product, since a ratio in low precision may have no denominator.

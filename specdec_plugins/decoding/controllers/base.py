@@ -31,8 +31,7 @@ def register(controller: ControllerType) -> ControllerType:
 class Controller:
     """Drafts whole blocks and verifies all of them, unless a subclass knows better.
 
-    The fields are options. What a controller learns of a batch begins in :meth:`start`. It answers
-    on the host; only verify lengths are tensors.
+    The fields are options. What a controller learns of a batch begins in :meth:`start`.
     """
 
     name: ClassVar[str]

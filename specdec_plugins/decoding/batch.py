@@ -169,8 +169,7 @@ class Batch(Rows):
         max_lengths: list[int],
         longest_draft: int,
     ) -> None:
-        """``prefix``: forced tokens, which are not committed yet; ``longest_draft``: in slots or
-        nodes."""
+        """``prefix``: not committed yet; ``longest_draft``: in slots or nodes."""
         super().__init__(max_lengths)
         self.net_input, self.encoder_out = net_input, encoder_out
         self.device = net_input["src_tokens"].device
@@ -201,9 +200,8 @@ class Batch(Rows):
     def commit(
         self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None
     ) -> StepResult:
-        """Append what was accepted of a draft, with the tokens' log-probabilities ``scores``
-        ``(rows, n)`` and the verifier's ``states`` ``(rows, slots, channels)`` for a drafter that
-        reads them."""
+        """Append what was accepted of a draft, with the tokens' log-probabilities ``(rows, n)`` and
+        the verifier's states ``(rows, slots, channels)`` for a drafter that reads them."""
         if states is not None:
             if self.features is None:
                 self.features = states.new_empty(len(self.rows), self.capacity, states.size(-1))

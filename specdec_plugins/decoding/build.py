@@ -41,9 +41,8 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
     trained = drafter.block_size
     size = trained if block_size is None else block_size
     if not 1 <= size <= trained:
-        raise ValueError(
-            f"--block-size {size}: the drafter was trained for blocks of 1 to {trained}"
-        )
+        reason = f"the drafter was trained for blocks of 1 to {trained}"
+        raise ValueError(f"--block-size {size}: {reason}")
     return size
 
 

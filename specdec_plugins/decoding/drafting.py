@@ -57,10 +57,7 @@ class ChainDrafting(Drafting):
         scoring: Scoring | None = None,
         with_confidences: bool = False,
     ) -> None:
-        """Let the drafter read the source.
-
-        ``with_confidences``: drafts have the drafter's probability of each token.
-        """
+        """``with_confidences``: drafts have the drafter's probability of each token."""
         self.drafter = drafter
         self._scoring, self._with_confidences = scoring, with_confidences
         drafter.start(batch.net_input, batch.encoder_out, batch.capacity)

@@ -40,10 +40,7 @@ class StepResult(Accepted):
 
     @property
     def rejected(self) -> list[bool]:
-        """True where the token after the accepted ones of a chain was verified and rejected.
-
-        Where it is False, nothing is known of the slots after the accepted ones.
-        """
+        """True where the token after the accepted ones of a chain was verified and rejected."""
         counts = zip(self.committed, self.accepted, self.verified, self.limited)
         return [new > n and n < verified and not limited for new, n, verified, limited in counts]
 

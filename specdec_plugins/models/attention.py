@@ -45,13 +45,8 @@ def self_attended(
     past: tuple[Tensor, Tensor] | None = None,
     probability: float = 0.0,
 ) -> Tensor:
-    """Return attention of slots to past positions and to each other; see :data:`Attend`.
-
-    Args:
-        mask: added to the scores.
-        past: keys and values ``(batch, heads, width, dim)``.
-        probability: dropout.
-    """
+    """Return attention of slots to each other, and to ``past`` keys and values ``(batch, heads,
+    width, dim)``; see :data:`Attend`."""
     if torch.onnx.is_in_onnx_export():
         keys, values = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
         return _exported(heads, query, keys, values, mask, *past or ())

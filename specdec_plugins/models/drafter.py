@@ -142,8 +142,7 @@ class Drafter(BaseFairseqModel):
     def max_positions(self) -> tuple[int | None, int]:
         """Return the longest source and target, in tokens, that batches may hold.
 
-        The source has no bound, None, where the verifier's encoder is not attached yet: fairseq
-        asks its models before it builds the generator from them.
+        The source has no bound where the verifier's encoder is not attached yet.
         """
         encoder = self.encoder
         if encoder is None and self._verifier:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Memory:
-    """A batch's source as a drafter reads it, computed once for a sentence."""
+    """A batch's source as a drafter reads it."""
 
     keys_values: KeysValues
     mask: Tensor | None

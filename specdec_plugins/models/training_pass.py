@@ -83,8 +83,8 @@ class TrainingPass:
     def score(self, revealed: Tensor, read: SlotReader) -> list[Tensor]:
         """Return each scored slot's best token ``(n,)``, and the reader's results.
 
-        The logits are made and read some slots at a time. Those of the first slots, as many as
-        there is room for, are stored for the gradient; the others' are made again then.
+        The logits are made and read some slots at a time. Those of the first slots are stored for
+        the gradient; the others' are made again then.
 
         Args:
             revealed: ``(batch, blocks, slots)`` True for slots whose tokens are visible.

@@ -145,29 +145,6 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     assert p_value(expected + (found - expected) / 2**0.5, expected.double(), 20) > 1e-3
 
 
-def test_sampling_labels_are_those_of_their_seeds() -> None:
-    """What else draws neither changes them nor is changed by them."""
-    drafter, verifier = make_pair("causal", 1)
-    rule = SamplingRule()
-    labeller = AcceptanceLabeller(drafter, verifier, Scoring(rule), K, PAD)
-    batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8)
-    target, cuts = torch.full((8, 2), EOS), torch.zeros(8, 1).long()
-
-    def drafts(*seeds: int) -> list[torch.Tensor]:
-        return [
-            labeller(batch["net_input"], target, cuts, torch.tensor([seed] * 8)).draft
-            for seed in seeds
-        ]
-
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    one, other, again = drafts(-7, 8, -7)
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
 def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
     draft = torch.tensor([[[5, 6, 7, 8], [5, EOS, 7, 8], [5, EOS, 7, 8], [5, 6, 7, EOS]]])
     accepted = torch.tensor([[1, 2, 1, 4]])

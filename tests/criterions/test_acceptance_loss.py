@@ -90,7 +90,10 @@ def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
         found = set()
         for seed in range(4):
             torch.manual_seed(seed)
+            expected = torch.rand(3)
+            torch.manual_seed(seed)
             found.add(criterion(model, {**sample, **changes})[0].item())
+            assert torch.equal(torch.rand(3), expected)
         return found
 
     assert len(losses()) == 1
@@ -99,24 +102,8 @@ def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
 
 
 def test_metrics_are_means_over_decided_slots() -> None:
-    logs = [
-        {
-            "loss": 2.0,
-            "sample_size": 4.0,
-            "decided": 3,
-            "accepted": 2,
-            "predicted": 1.5,
-            "squares": 1,
-        },
-        {
-            "loss": 1.0,
-            "sample_size": 2.0,
-            "decided": 1,
-            "accepted": 1,
-            "predicted": 0.5,
-            "squares": 1,
-        },
-    ]
+    names = "loss", "sample_size", "decided", "accepted", "predicted", "squares"
+    logs = [dict(zip(names, values)) for values in ((2.0, 4.0, 3, 2, 1.5, 1), (1, 2, 1, 1, 0.5, 1))]
     with metrics.aggregate() as aggregator:
         AcceptanceLoss.reduce_metrics(logs)
     found = aggregator.get_smoothed_values()

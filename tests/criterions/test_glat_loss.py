@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,18 +15,12 @@ from torch import Tensor
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.models import training_pass
 from specdec_plugins.models.drafter import DrafterOutput
-from specdec_plugins.models.training_pass import SlotReader, SlotTargets
 
 PAD, EOS = 1, 2
 
 
-def task_with_verifier(**cfg: Any) -> Namespace:
-    task = make_task(AR_path="verifier.pt", **cfg)
-    task.verifier = make_verifier().requires_grad_(False)
-    return task
-
-
-TASK = task_with_verifier()
+TASK = make_task(AR_path="verifier.pt")
+TASK.verifier = make_verifier().requires_grad_(False)
 
 
 def criterion(
@@ -52,17 +44,6 @@ def make_sample(
         "cuts": torch.tensor(cuts),
         "glancing_ratio": ratio,
     }
-
-
-class Frozen:
-    """A model that gives the same logits whenever it is asked."""
-
-    def __init__(self, output: DrafterOutput, logits: Tensor) -> None:
-        self.output, self.logits = output, logits
-
-    def __call__(self, *args: Any, read: SlotReader, **kwargs: Any) -> DrafterOutput:
-        gold = self.output.blocks.gold[self.output.blocks.scored]
-        return replace(self.output, values=read(self.logits, SlotTargets(gold, None, None)))
 
 
 def run_model(model: Any, sample: dict[str, Any]) -> DrafterOutput:
@@ -242,17 +223,3 @@ def test_nothing_scored_is_a_loss_of_zero_with_a_gradient() -> None:
     loss.backward()
     trained = [p for p in model.parameters() if p.requires_grad]
     assert all(p.grad is not None and not p.grad.any() for p in trained)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ((1.0, False, 0.0), r"--label-smoothing 1\.0: must be in \[0, 1\)"),
-        ((-0.1, False, 0.0), r"--label-smoothing -0\.1: must be in \[0, 1\)"),
-        ((0.0, False, -1.0), r"--slot-decay -1\.0: must be 0 or more"),
-        ((0.0, False, math.nan), "--slot-decay nan: must be 0 or more"),
-    ],
-)
-def test_impossible_settings_are_named(settings: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        criterion(*settings)

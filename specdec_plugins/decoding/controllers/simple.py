@@ -87,10 +87,7 @@ class Heuristic(Controller):
 @register
 @dataclass(kw_only=True)
 class Confidence(Controller):
-    """Verifies the slots before the first that the drafter itself finds unlikely.
-
-    With a previous token head the probability is among the slot's candidates.
-    """
+    """Verifies the slots before the first that the drafter itself finds unlikely."""
 
     name = "confidence"
     help = "cut at the first unlikely slot"
@@ -244,9 +241,8 @@ class Auto(Tree):
 class Oracle(Controller):
     """Verifies exactly the slots that will be accepted. **Not a real decoder.**
 
-    It decodes each batch with whole blocks first, neither timed nor counted. It drafts nothing
-    where nothing would be accepted, else the whole block, since a drafter's tokens depend on the
-    number of slots. At a position that only low precision reaches it verifies the whole block.
+    It decodes each batch with whole blocks first. Where nothing would be accepted it drafts
+    nothing, else the whole block, since a drafter's tokens depend on the number of slots.
     """
 
     name = "oracle"

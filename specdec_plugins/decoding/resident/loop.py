@@ -74,7 +74,7 @@ class ResidentLoop:
         return None
 
     def recorded(self, kind: Kind, shape: Shape) -> Recorded:
-        """Return a step of these sizes, with anything in its buffers."""
+        """Return a step of these sizes."""
         recorded = self._recorded.pop((kind, shape), None)
         if recorded is None:
             recorded = Recorded(ResidentStep(self.models, kind, shape), self.engine)

@@ -123,10 +123,7 @@ class CachedDrafter(CachedModel):
         self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
-        """Begin a batch: run the drafter's encoder, if it has one, else read the verifier's.
-
-        ``capacity``: the largest number of tokens of a row, prefix and block together.
-        """
+        """Begin a batch; ``capacity``: the largest number of tokens of a row, block included."""
         encoder_out = verifier_out
         if self.encode is not None:
             encoder_out = self.encode(net_input["src_tokens"], net_input["src_lengths"])

@@ -1,19 +1,16 @@
-"""Sampled output, with real random numbers: by its distribution, which is fairseq's, and its seed.
+"""Sampled output, with real random numbers: its distribution is fairseq's.
 
-Also as commands draw it, from files: AR's and speculation's. That it is exactly the verifier's is
-shown in ``test_exact_sampling.py``, of all whose rows are decided each by itself.
+That it is exactly the verifier's is shown in ``test_exact_sampling.py``, of all whose rows are
+decided each by itself.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from chi_square import p_value, same_p_value
-from drafters import save_pair
+from chi_square import p_value
 from fairseq.search import Sampling as StockSampling
 from fairseq.sequence_generator import SequenceGenerator
 from scripted import ScriptedHead
@@ -21,11 +18,10 @@ from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution
 
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller
+from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.inference import Settings, load_translator
 
 pytestmark = pytest.mark.no_cover
 
@@ -83,32 +79,3 @@ def test_output_is_distributed_as_the_verifiers(options: Controller) -> None:
     generator = sampled(options)
     assert fit(outputs_of(generator), SamplingRule()) > 1e-3
     assert generator.statistics.accepted_tokens > 100
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = save_pair(tmp_path_factory.mktemp("pair"))
-    files = {"path": str(folder / "drafter.pt"), "ar_path": str(folder / "verifier.pt")}
-    limits = GenerationLimits(max_len_b=2, temperature=0.7)
-    return Settings(data=str(folder), batch=200, limits=limits, rule=SamplingRule(), **files)
-
-
-def drawn(settings: Settings, source: str, seeds: range) -> Counter[str]:
-    """What a translator says to a line, so many times for each seed."""
-    translator = load_translator(settings)
-    texts = (t.text for seed in seeds for t in translator.translate([source] * 200, seed=seed))
-    found = Counter(texts)
-    assert settings.strategy == "AR" or translator.statistics.accepted_tokens > 100
-    return found
-
-
-@pytest.mark.parametrize(
-    "source", ["w3 w4 w5", pytest.param("w9 w8 w7 w6", marks=pytest.mark.slow)]
-)
-def test_speculation_draws_as_ar_does(pair: Settings, source: str) -> None:
-    """By seeds of its own: with the same ones both would draw much alike."""
-    alone = drawn(replace(pair, strategy="AR"), source, range(12))
-    for controller in ("constant", "confidence", "tree"):
-        speculative = replace(pair, controller=CONTROLLERS[controller]())
-        found = drawn(speculative, source, range(100, 112))
-        assert same_p_value(alone, found) > 1e-3, controller

@@ -11,10 +11,13 @@ from conftest import examples, make_batch, make_task, make_verifier
 from drafters import CAUSAL, every_slots_logits, make_block, make_causal
 from hypothesis import given
 from hypothesis import strategies as st
+from joining import JOINING
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.rows import unfinished
 
 K, LENGTH = 4, 12
@@ -50,13 +53,14 @@ def expected_logits(model: Any, net_input: Any, tokens: Tensor, cut: Tensor, slo
 
 
 @torch.no_grad()
-@examples(40)
+@examples(80)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
     steps=st.lists(st.tuples(st.integers(1, K), st.booleans()), min_size=1, max_size=5),
     alike=st.booleans(),
     some=st.booleans(),
+    engine=st.sampled_from([EagerEngine("float64"), JOINING]),
     seed=st.integers(0, 999),
 )
 def test_cached_states_are_those_of_the_training_pass(
@@ -65,6 +69,7 @@ def test_cached_states_are_those_of_the_training_pass(
     steps: list[tuple[int, bool]],
     alike: bool,
     some: bool,
+    engine: Engine,
     seed: int,
 ) -> None:
     """Rows go on at their own pace, or alike; some are drafted for, and some have more uncached
@@ -80,7 +85,7 @@ def test_cached_states_are_those_of_the_training_pass(
     if model.uses_verifier_features:
         sources = net_input["src_tokens"], net_input["src_lengths"]
         _, features = model.verifier_states(*sources, target, model.encode(*sources))
-    cached = CachedDrafter(model)
+    cached = CachedDrafter(model, engine)
     cached.start(net_input, verifier_out, LENGTH + K)
     rows = list(range(len(lengths)))
     done, seen = [0] * len(rows), [0] * len(rows)  # tokens that there are, and that are cached

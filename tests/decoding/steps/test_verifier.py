@@ -11,9 +11,12 @@ import torch
 from conftest import examples, make_batch, make_verifier
 from hypothesis import given
 from hypothesis import strategies as st
+from joining import JOINING
 from torch import Tensor
 
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.files.errors import UnsupportedModelError
 from specdec_plugins.models.rows import unfinished
 
@@ -89,7 +92,7 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
 
 
 @torch.no_grad()
-@examples(60)
+@examples(80)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
@@ -99,17 +102,23 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
         max_size=5,
     ),
     together=st.booleans(),
+    engine=st.sampled_from([EagerEngine("float64"), JOINING]),
     seed=st.integers(0, 999),
 )
 def test_ragged_scoring_is_the_full_forward(
-    name: str, lengths: list[int], steps: list[tuple[int, str]], together: bool, seed: int
+    name: str,
+    lengths: list[int],
+    steps: list[tuple[int, str]],
+    together: bool,
+    engine: Engine,
+    seed: int,
 ) -> None:
     """Of chains and trees. Rows commit one way of what was scored, or all together the first tokens
     of a chain; what they did not commit leaves no trace; and rows drop out at random."""
     model = verifier(name)
     encoder_out = encode(model, lengths, seed)
     torch.manual_seed(seed)
-    cached = CachedVerifier(model, PAD)
+    cached = CachedVerifier(model, PAD, engine)
     cached.begin(encoder_out, capacity=40)
     rows = list(range(len(lengths)))
     committed: list[list[int]] = [[] for _ in rows]

@@ -48,8 +48,7 @@ class SpeculativeGenerator:
     commits the verifier's next token: plain cached greedy decoding or sampling.
 
     The contract is that of fairseq's ``SequenceGenerator``: :meth:`generate` returns a list with
-    one :class:`Hypothesis` for every sentence. ``statistics`` and the ``observers`` are called
-    after every step.
+    one :class:`Hypothesis` for every sentence.
     """
 
     def __init__(

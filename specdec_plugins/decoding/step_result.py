@@ -53,10 +53,7 @@ class StepResult(Accepted):
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step of a row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
-
-    The step committed ``drafted[:accepted]``, then ``bonus``.
-    """
+    """A step of a row, which committed ``drafted[:accepted]``, then ``bonus``; tokens as symbols."""
 
     drafted: list[str]
     verify_length: int

@@ -85,14 +85,13 @@ class _Exported(torch.autograd.Function):
         return query.clone()  # Exporting needs the shape alone.
 
     @staticmethod
-    def symbolic(
-        graph: Any, heads: int, query: Any, keys: Any, values: Any, mask: Any, *past: Any
-    ) -> Any:
+    def symbolic(graph: Any, heads: int, *inputs: Any) -> Any:
         # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
         none = symbolic_helper._optional_input_placeholder_tensor(  # type: ignore[no-untyped-call]
             graph
         )
-        inputs = [query, keys, values, none, none, none if mask is None else mask, *past]
+        query, keys, values, mask, *past = inputs
+        inputs = (query, keys, values, none, none, none if mask is None else mask, *past)
         y, *_ = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=heads, outputs=3)
         return y.setType(query.type())
 

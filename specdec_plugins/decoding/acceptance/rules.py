@@ -21,6 +21,7 @@ from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.kernels import indices
 from specdec_plugins.decoding.limits import LARGEST, GenerationLimits, penalised
 from specdec_plugins.decoding.options import check_options, option, option_fields
+from specdec_plugins.files.output import JsonObject
 
 
 class AcceptanceRule:
@@ -42,7 +43,7 @@ class AcceptanceRule:
     """True if acceptance depends on the temperature."""
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> AcceptanceRule | None:
+    def from_options(cls, values: JsonObject) -> AcceptanceRule | None:
         """Return the rule, if these values of all options ask for it."""
         return cls()
 
@@ -51,7 +52,7 @@ class AcceptanceRule:
         return f"{self.name} ({options})" if options else self.name
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         """The values of options that select this rule."""
         return dict(vars(self))
 
@@ -89,7 +90,7 @@ class StrictRule(AcceptanceRule):
     takes_temperature: ClassVar[bool] = False
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         return {"beta": 1, "tau": 0.0}
 
 
@@ -108,7 +109,7 @@ class RelaxedRule(AcceptanceRule):
     lossless: ClassVar[bool] = False
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> RelaxedRule | None:
+    def from_options(cls, values: JsonObject) -> RelaxedRule | None:
         return cls(values["beta"], values["tau"]) if values["beta"] > 1 else None
 
     def agrees(
@@ -140,7 +141,7 @@ class SamplingRule(AcceptanceRule):
     draws: ClassVar[bool] = True
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> SamplingRule | None:
+    def from_options(cls, values: JsonObject) -> SamplingRule | None:
         rule = cls(values["sampling_topk"], values["sampling_topp"])
         if not values["sampling"]:
             if len(rule.values) > 1:
@@ -151,7 +152,7 @@ class SamplingRule(AcceptanceRule):
         return rule
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         parts = {"sampling_topk": self.sampling_topk, "sampling_topp": self.sampling_topp}
         return {"sampling": True, **{name: value for name, value in parts.items() if value > 0}}
 
@@ -197,7 +198,7 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
         ValueError: a value out of its bounds, or options that contradict each other.
     """
     asked = values if isinstance(values, Mapping) else vars(values)
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     for kind in RULES:
         rule = kind(**{name: asked[name] for name in option_fields(kind) if name in asked})
         check_options(rule)
@@ -233,7 +234,7 @@ class Scoring:
         return scores, scores.logsumexp(-1)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         """All values by name, as the settings of an acceptance head have them."""
         return {
             **self.rule.values,

@@ -12,6 +12,7 @@ from torch import Tensor
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.options import check_options, option_fields
 from specdec_plugins.decoding.step_result import Hypothesis, StepResult
+from specdec_plugins.files.output import JsonObject
 
 Head = Callable[[Tensor, Tensor], Tensor]
 """An acceptance head: states and confidences of a :class:`ChainDraft` -> ``(rows, slots)`` the
@@ -107,7 +108,7 @@ class Controller:
         """
         return [self.max_length] * len(result.rows)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the name and all options, for records."""
         return {"controller": self.name, **asdict(self)}
 

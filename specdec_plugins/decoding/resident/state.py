@@ -120,6 +120,7 @@ class State:
         self.going[: len(rows)], self.going[len(rows) :] = True, False
 
 
+Arrays = dict[str, NDArray[Any]]
 Parts = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 """Types and shapes of a row's numbers, by name."""
 
@@ -133,7 +134,7 @@ class Message:
         pin = device.type == "cuda"
         self._host = torch.zeros(rows, 8 * sum(words), dtype=torch.uint8, pin_memory=pin)
         self._bytes = self._host.to(device, copy=True)
-        self.parts, self.arrays = dict[str, Tensor](), dict[str, NDArray[Any]]()
+        self.parts, self.arrays = dict[str, Tensor](), Arrays()
         """Views of the numbers on the device, and on the host."""
         for (name, (kind, shape)), end, count in zip(parts.items(), accumulate(words), words):
             begin, size = 8 * (end - count), math.prod(shape) * kind.itemsize
@@ -173,7 +174,7 @@ class Outcome(Message):
         for name in self.LATTICE:
             self.parts[name].copy_(getattr(lattice, name))
 
-    def read(self) -> tuple[dict[str, NDArray[Any]], HostLattice | None]:
+    def read(self) -> tuple[Arrays, HostLattice | None]:
         """Return the parts, valid until the next step, and the lattice; the host waits for the
         device here, and nowhere else."""
         self._host.copy_(self._bytes, non_blocking=True)

@@ -53,7 +53,7 @@ class StepResult(Accepted):
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step of a row, which committed ``drafted[:accepted]``, then ``bonus``; tokens as symbols."""
+    """A step of a row, which committed ``drafted[:accepted]``, then ``bonus``; as symbols."""
 
     drafted: list[str]
     verify_length: int

@@ -70,8 +70,11 @@ def main(argv: Sequence[str]) -> None:
             lines.drafts = InputLines.open(settings.drafts_path, "--drafts")
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
-        resume = Resume(output, describe_run(settings, args.seed, lines), args.resume)
+        about = describe_run(settings, args.seed, lines)
+        resume = Resume(output, about, args.resume)
         translator = load_translator(settings)
+        if describe_run(settings, args.seed, lines) != about:
+            raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
             first = list(islice(lines, args.warmup))
@@ -81,7 +84,13 @@ def main(argv: Sequence[str]) -> None:
             # None hides the bar where there is no terminal.
             bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
             results = tqdm(results, initial=output.done, total=lines.total(), **bar)
-            _write(results, output, trace, resume)
+            try:
+                _write(results, output, trace, resume)
+            except BrokenPipeError as error:
+                if not (args.trace or args.stats_json):
+                    raise
+                fault = "standard output: its reader left, other outputs are cut off"
+                raise InferenceError(fault) from error
             lines.check("; lines before are kept, go on with --resume" * output.resumable)
             if next(iter(lines.drafts or ()), None) is not None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import InferenceError, UsageError, explained
 from specdec_plugins.files.lock import LOCK, locked
@@ -146,3 +147,19 @@ def train(argv: Sequence[str]) -> None:
         if str(error).startswith("--"):
             raise UsageError(str(error)) from error
         raise  # of no flag: where it came from is of use
+    except Exception as error:
+        if not str(error).startswith("Cannot load model parameters from checkpoint"):
+            raise
+        raise InferenceError(f"{one_line(error)} ({_unfit(argv, error)})") from error
+
+
+def _unfit(argv: Sequence[str], error: Exception) -> str:
+    """Say which options of a model are not those of the checkpoint that it was to go on from."""
+    from fairseq import options
+
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
+    path = str(error).partition("checkpoint ")[2].partition(";")[0]
+    saved = vars(load_state(path)["cfg"]["model"])
+    differ = [name for name in saved if name in args and args[name] != saved[name]]
+    flags = (f"--{n.replace('_', '-')} {args[n]}: it has {saved[n]}" for n in differ)
+    return ", ".join(flags) or one_line(error.__context__ or error)

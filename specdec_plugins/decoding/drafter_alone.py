@@ -56,10 +56,11 @@ class DrafterAlone:
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions = int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
-        self._drafter, self._verifier = CachedDrafter(drafter, self.engines.drafter), None
+        self._verifier = None
         if drafter.reads_verifier:
             models = drafter.verifier.eval(), self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)
+        self._drafter = CachedDrafter(drafter, self.engines.drafter)
 
     @torch.inference_mode()
     def generate(

@@ -28,6 +28,7 @@ class Utf8SubwordBPE(SubwordNMTBPE):
                 self.bpe = apply_bpe.BPE(text, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
+        self.bpe.segment("ab")  # refuses a version of codes that it does not know
         self.bpe_symbol = f"{cfg.bpe_separator} "
 
 

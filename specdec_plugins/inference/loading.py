@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -106,8 +107,8 @@ def _load(settings: Settings) -> Translator:
         raise ValueError(fault)
     give_back()
     if isinstance(generator, SpeculativeGenerator):
-        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
-        logger.info("%s: warmed up in %.1f s", engines.name, seconds)
+        with suppress(IndexError):  # of NaN: the first line says so
+            warm_up(generator, task.source_dictionary, settings.batch, longest)
     return Translator(settings, generator, codec, block_size)
 
 

@@ -122,13 +122,17 @@ def test_a_pipe_whose_reader_leaves(flag: str, run: RunScript, tmp_path: Path) -
         assert read.result().endswith(b"\n")
 
 
-def test_standard_output_that_nobody_reads(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind ``head``: no fault."""
+@pytest.mark.parametrize(("other", "status"), [(None, 0), ("--trace", 1), ("--stats-json", 1)])
+def test_standard_output_that_nobody_reads(
+    run: RunScript, tmp_path: Path, other: str | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind ``head``: no fault, unless something else was to be written."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert run(output_path="-") == 0
+        flags = [] if other is None else [other, str(tmp_path / "other")]
+        assert run(*flags, output_path="-") == status
 
 
 def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:

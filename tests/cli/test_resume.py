@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
+from specdec_plugins.cli import inference
 from specdec_plugins.files.lines import OutputLines
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
@@ -130,6 +132,23 @@ def test_another_run_is_not_gone_on_with(
         refuse(changes, message)
     Path("out.txt.resume").unlink()
     refuse({}, "nothing says what it is made of")
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded(
+    run: RunScript, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the output would be described by a model that did not make it."""
+    path = tmp_path / "verifier.pt"
+    path.write_bytes((world / "verifier.pt").read_bytes())
+
+    def load_and_replace(settings: Settings) -> Translator:
+        translator = load_translator(settings)
+        path.write_bytes((world / "nameless.pt").read_bytes())
+        return translator
+
+    monkeypatch.setattr(inference, "load_translator", load_and_replace)
+    assert run(AR_path=str(path)) == 1
+    assert not (tmp_path / "out.txt").exists()
 
 
 @pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])

@@ -49,7 +49,7 @@ def settings(tmp_path: Path) -> Settings:
         target_lang="de",
         target_prefix="__de__",
         engine="onnxruntime",
-        precision="bfloat16",
+        precision="int8",
         drafter_precision="int8",
         tokenizer="moses",
         bpe="subword_nmt",

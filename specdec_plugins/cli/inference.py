@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -50,7 +49,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--stats", action="store_true", help="report all figures, not one line")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
     add("--trace", metavar="FILE", help="record every step: a JSON line a sentence (slower)")
-    add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     return parser.parse(argv)
 
 
@@ -77,9 +75,7 @@ def main(argv: Sequence[str]) -> None:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
-            first = list(islice(lines, args.warmup))
-            translator.warm_up(first)
-            results = translator.translate(chain(first, lines), window, seed=args.seed)
+            results = translator.translate(lines, window, seed=args.seed)
             mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
             # None hides the bar where there is no terminal.
             bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
@@ -97,7 +93,7 @@ def main(argv: Sequence[str]) -> None:
             resume.finish()
         else:
             logger.warning("%s is complete; nothing is done", args.output_path)
-        report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
+        report = full_report(translator, output.done, seed=args.seed)
         if not args.quiet:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:

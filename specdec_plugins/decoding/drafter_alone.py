@@ -54,9 +54,8 @@ class DrafterAlone:
         self.limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
-        self.positions = int(drafter.decoder.embed_positions.max_positions)
+        self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
-        self._verifier = None
         if drafter.reads_verifier:
             models = drafter.verifier.eval(), self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)

@@ -96,14 +96,8 @@ class Translator:
 
     @property
     def statistics(self) -> DecodingStatistics:
-        """Counters since construction or the last warm-up."""
+        """Counters since construction."""
         return self.generator.statistics
-
-    def warm_up(self, lines: Iterable[Line]) -> None:
-        """Translate ``lines`` for nothing, then forget the statistics."""
-        for _ in self.translate(lines):
-            pass
-        self.generator.statistics = DecodingStatistics()
 
     def translate(
         self,

@@ -90,8 +90,8 @@ def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
     kinds = {group: settings.get("_name") for group, settings in groups.items()}
     names = {(group, field): field for group, settings in groups.items() for field in settings}
     names |= {(g, "_name"): "arch" if g == "model" else g for g, kind in kinds.items() if kind}
-    valued = [name for (group, field), name in names.items() if groups[group][field] is not True]
-    values, _ = known(argv, [_flag(name) for name in valued])
+    valued = {name for (group, field), name in names.items() if groups[group][field] is not True}
+    values, _ = known(argv, map(_flag, valued))
     for (group, field), name in names.items():
         if (value := values.get(name)) is not None:
             groups[group][field] = value

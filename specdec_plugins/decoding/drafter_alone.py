@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class DrafterAlone:
     """fairseq's generator contract: whole blocks are committed as they are drafted.
 
-    Scores are the drafter's; forced tokens have log-probability 0. The verifier runs only where
-    the drafter reads its encoder or its states; a repetition penalty is ignored.
+    Scores are the drafter's, 0 for forced tokens; a repetition penalty is ignored.
     """
 
     def __init__(

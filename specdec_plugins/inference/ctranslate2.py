@@ -204,6 +204,5 @@ def convert_verifier(
         spec.optimize()
         folder.mkdir()
         spec.save(str(folder))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # An unknown activation, no positions, and so on.
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # unknown activation, …
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error

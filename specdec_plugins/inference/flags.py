@@ -129,8 +129,9 @@ class TranslationParser(Parser):
         _add_options(self.group, Settings, others)
         _add_options(self.drafts, Settings, DRAFT_FLAGS)
         _add_options(self.engine, Settings, ENGINE_FLAGS)
+        hidden: dict[str, Any] = {"action": "store_const", "help": argparse.SUPPRESS}
         for flag, precision in PRECISION_FLAGS.items():
-            self.engine.add_argument(flag, dest="precision", action="store_const", const=precision)
+            self.engine.add_argument(flag, dest="precision", const=precision, **hidden)
         _add_options(self.output, Settings, ["keep_bpe"])
         helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
         self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)

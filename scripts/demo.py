@@ -146,7 +146,7 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
 def run(system: Translator, sources: list[Line], repeats: int) -> tuple[float, list[str]]:
     """Return the median seconds of decoding, after a warm-up, and the texts."""
     seconds, texts = [], []
-    system.warm_up(sources[:WARM])
+    list(system.translate(sources[:WARM]))
     for _ in range(repeats):
         before = system.statistics.total_seconds
         texts = [translation.text for translation in system.translate(sources)]

@@ -9,8 +9,7 @@ probabilities of single tokens and of survival (their running product).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
@@ -18,7 +17,6 @@ from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import JsonObject, write_json
 
 PROG = program("calibrate_head.py")
 
@@ -34,43 +32,29 @@ def main(argv: Sequence[str]) -> None:
     add("--subset", default="valid", help="of the data (default: valid)")
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
-    add("--no-fit", action="store_true", help="leave the head's logits as they are")
     add("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
-    add("--json", metavar="FILE", help="write all figures, by slot too")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse_args(argv)
     if args.plot:
         check_plotting("or leave out --plot")
-    outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
+    outputs = [("OUTPUT", args.output), ("--plot", args.plot)]
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved(outputs, inputs.items()):
         models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
         trained = calibration.TrainedHead(args.checkpoint, **models)
         bar = sys.stderr.isatty() and not args.no_progress_bar
         predictions = trained.predict(args.subset, bar=bar)
-        temperature, bias = (1.0, 0.0) if args.no_fit else calibration.fit_calibration(predictions)
+        temperature, bias = calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
         calibrated = predictions.at(temperature, bias)
-        results = {
-            "temperature": temperature,
-            "bias": bias,
-            "uncalibrated": calibration.report(predictions),
-            "calibrated": calibration.report(calibrated),
-        }
-        if args.json:
-            write_json(Path(args.json), results)
         if args.plot:
             calibration.plot_reliability(calibrated, args.plot, args.output)
-    put("".join(f"{line}\n" for line in table(results)))
-    put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
-
-
-def table(results: JsonObject) -> Iterator[str]:
-    """Yield a table of the metrics of tokens and of survival, and of survival by slot."""
-    stages = ("uncalibrated", "calibrated")
-    rows = {f"{s} {name}": results[s][name] for s in stages for name in ("token", "survival")}
-    slots = enumerate(results["calibrated"]["survival_by_slot"])
+    stages = {"uncalibrated": predictions, "calibrated": calibrated}
+    reports = {stage: calibration.report(figures) for stage, figures in stages.items()}
+    rows = {f"{s} {name}": reports[s][name] for s in stages for name in ("token", "survival")}
+    slots = enumerate(reports["calibrated"]["survival_by_slot"])
     rows |= {f"survival of slot {slot}": metrics for slot, metrics in slots}
     names = ("observed", "predicted", "auroc", "ece", "brier")
     cells = ([n, str(row["slots"]), *(f"{row[k]:.4f}" for k in names)] for n, row in rows.items())
-    yield from markdown(("", "slots", *names), cells)
+    put("".join(f"{line}\n" for line in markdown(("", "slots", *names), cells)))
+    put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")

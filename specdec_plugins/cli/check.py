@@ -4,11 +4,10 @@
     specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
 VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text lines are
-made of the words of the source dictionary. Each system, as specdec-evaluate names them, is compared
-with fairseq's stock search of beam 1 in its precision (float32, if that is int8). For every line
-that differs the gap is computed: by how many nats the verifier, in float64, prefers one of the two
-tokens. The exit status is 0 if no line differed in float64, where rounding is too small to matter,
-1 if one did, 2 for every error.
+made of the source dictionary's words. Each system, as specdec-evaluate names them, is compared with
+stock search of beam 1 in its precision (float32, if that is int8). The gap of a line that differs
+is by how many nats the verifier, in float64, prefers one of the two tokens. The exit status is 0 if
+no line differed in float64, 1 if one did, 2 for every error.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import decode, gap, read_text
@@ -104,10 +102,12 @@ def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
 def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace) -> int:
     """Print how each system differs from stock search, and how fast both are; return the number of
     lines that differ in float64."""
-    systems = [parse_system(name, base) for name in args.systems or usual_systems(base)]
+    names = ["AR@float64,engine=eager", "AR"]
+    if base.path is not None:
+        names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
     rows, references, inexact = [], {}, 0
-    for system, batch in product(systems, args.batch):
-        settings = system.settings
+    for name, batch in product(args.systems or names, args.batch):
+        settings = parse_system(name, base).settings
         outputs, how, milliseconds = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
         key = precision, settings.target_prefix, settings.limits
@@ -120,7 +120,7 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
         close = [f"{max(gaps):.2g}", f"{median(gaps):.2g}"] if gaps else ["", ""]
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
-        rows.append([system.name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
+        rows.append([name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
     for _, how, milliseconds in references.values():
         rows.append(["fairseq", "1", how, "", "", "", f"{milliseconds:.1f}"])
     threads = counted(torch.get_num_threads(), "thread")
@@ -130,19 +130,11 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     return inexact
 
 
-def usual_systems(base: Settings) -> list[str]:
-    names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
-    if engine_name("auto", "float32", "cpu") != "eager":
-        names.append("AR@float32")
-    if base.path is not None:
-        names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
-    return names
-
-
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, float]:
     """Return the outputs, the engine and precision, and the milliseconds a line."""
     translator = load_translator(settings)
-    translator.warm_up(lines[:1])
+    decode(translator, lines[:1])
+    before = translator.statistics.total_seconds
     outputs = decode(translator, lines)
     how = f"{translator.engine}, {translator.precision}"
-    return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
+    return outputs, how, 1000 * (translator.statistics.total_seconds - before) / len(lines)

@@ -6,9 +6,9 @@
 A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search), ctranslate2
 (greedy), AR (our loop without drafts), drafter (alone, unverified) or a controller. Keys are
 options of controllers, acceptance, limits and engines; a value without a key is the precision.
-Other flags hold for all systems. Each has a process of its own, which waits while another is timed;
-ratios are taken within a round. FOLDER gets table.md, which is also printed, plots and records. The
-same command goes on where it was stopped, and may add rounds, batch sizes and threads.
+Each has a process of its own, which waits while another is timed; ratios are taken within a round.
+FOLDER gets table.md, which is also printed, plots and records. The same command goes on where it
+was stopped, and may add rounds, batch sizes and threads.
 """
 
 from __future__ import annotations
@@ -70,17 +70,15 @@ def main(argv: Sequence[str]) -> None:
         check_plotting()
     single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
-    names = dict.fromkeys(args.systems)
+    names = list(dict.fromkeys(args.systems))
     systems = [parse_system(name, base, vars(args)) for name in names]
-    baseline = args.baseline or (AR if AR in names else args.systems[0])
+    baseline = args.baseline or (AR if AR in names else names[0])
     if baseline not in names:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
-        total = len(systems) * len(experiment.texts) * args.rounds
-        total *= len(experiment.batches) * len(experiment.threads)
         # None hides the bar where there is no terminal.
-        with tqdm(total=total, unit="run", disable=args.no_progress_bar or None) as bar:
+        with tqdm(unit="run", disable=args.no_progress_bar or None) as bar:
             runs = []
             for run in measure(experiment, args.output_path, bar.set_description_str):
                 runs.append(run)
@@ -88,8 +86,8 @@ def main(argv: Sequence[str]) -> None:
     text = table(experiment, runs, baseline, shlex.join([PROG, *argv]))
     write_whole(args.output_path / "table.md", [text.encode()])
     groups = results(experiment, runs)
-    records = (json.dumps(record) for group in groups for record in sentence_records(group))
-    lines = (f"{record}\n".encode() for record in records)
+    records = (record for group in groups for record in sentence_records(group))
+    lines = (f"{json.dumps(record)}\n".encode() for record in records)
     write_whole(args.output_path / "sentences.jsonl", lines)
     for name, figure in () if args.no_plots else draw(groups):
         save_figure(figure, args.output_path / name)
@@ -107,7 +105,6 @@ def prepare(
     drafted = any(system.settings.draft_source == "drafter" for system in systems)
     checked = base if drafted else parse_system(AR, base).settings
     translator = load_translator(replace(checked, **PLAIN))
-    texts = zip(args.input_path, args.reference)
     convert = any(system.compute_type is not None for system in systems)
     if convert:
         if not is_installed():
@@ -118,7 +115,10 @@ def prepare(
         convert_verifier(generator.model, codec.source, codec.target, folder)
     return Experiment(
         systems=systems,
-        texts=[Sentences.read(*text, args.lines, translator) for text in texts],
+        texts=[
+            Sentences.read(*text, args.lines, translator)
+            for text in zip(args.input_path, args.reference)
+        ],
         rounds=args.rounds,
         batches=tuple(dict.fromkeys(args.batch)),
         threads=tuple(dict.fromkeys(args.threads)),

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -50,7 +49,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--stats", action="store_true", help="report all figures, not one line")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
     add("--trace", metavar="FILE", help="record every step: a JSON line a sentence (slower)")
-    add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     return parser.parse(argv)
 
 
@@ -70,25 +68,32 @@ def main(argv: Sequence[str]) -> None:
             lines.drafts = InputLines.open(settings.drafts_path, "--drafts")
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
-        resume = Resume(output, describe_run(settings, args.seed, lines), args.resume)
+        about = describe_run(settings, args.seed, lines)
+        resume = Resume(output, about, args.resume)
         translator = load_translator(settings)
+        if describe_run(settings, args.seed, lines) != about:
+            raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
-            first = list(islice(lines, args.warmup))
-            translator.warm_up(first)
-            results = translator.translate(chain(first, lines), window, seed=args.seed)
+            results = translator.translate(lines, window, seed=args.seed)
             mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
             # None hides the bar where there is no terminal.
             bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
             results = tqdm(results, initial=output.done, total=lines.total(), **bar)
-            _write(results, output, trace, resume)
+            try:
+                _write(results, output, trace, resume)
+            except BrokenPipeError as error:
+                if not (args.trace or args.stats_json):
+                    raise
+                fault = "standard output: its reader left, other outputs are cut off"
+                raise InferenceError(fault) from error
             lines.check("; lines before are kept, go on with --resume" * output.resumable)
             if next(iter(lines.drafts or ()), None) is not None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
             resume.finish()
         else:
             logger.warning("%s is complete; nothing is done", args.output_path)
-        report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
+        report = full_report(translator, output.done, seed=args.seed)
         if not args.quiet:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:

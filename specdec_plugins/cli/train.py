@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import InferenceError, UsageError, explained
 from specdec_plugins.files.lock import LOCK, locked
@@ -53,38 +54,33 @@ def known(argv: Sequence[str], flags: Iterable[str]) -> tuple[dict[str, str | No
 def with_plugin(argv: Sequence[str]) -> list[str]:
     """Return a command line that names this package's folder and task, unless it names others."""
     values, others = known(argv, ["--user-dir", "--task"])
-    folder = values["user_dir"]
-    if folder is None or Path(folder).name == PACKAGE.name:
-        folder = str(PACKAGE)
-    return [*others, "--user-dir", folder, "--task", values["task"] or TASK]
+    folder = Path(values["user_dir"] or PACKAGE)
+    folder = PACKAGE if folder.name == PACKAGE.name else folder
+    return [*others, "--user-dir", str(folder), "--task", values["task"] or TASK]
 
 
 def with_recipe(argv: Sequence[str]) -> list[str]:
     """Return a command line with the flags of its ``--recipe`` before its own, which win.
 
-    A group of settings is left out when the command line chooses another kind of it: with
-    ``--lr-scheduler inverse_sqrt`` none of a recipe's ``polynomial_decay`` is left. A switch that
-    the recipe turns on is turned off by ``--no-SWITCH``, and ``--no-SWITCH`` by ``--SWITCH``.
+    A group of which the command line chooses another kind is left out: with ``--lr-scheduler
+    inverse_sqrt`` all of a recipe's ``polynomial_decay``. ``--no-SWITCH`` turns off a recipe's
+    switch, and ``--SWITCH`` its ``--no-SWITCH``.
     """
     values, rest = known(argv, ["--recipe"])
     if (name := values["recipe"]) is None:
         return list(argv)
     path = Path(name) if name.endswith(".yaml") else CONFIG / f"{name}.yaml"
     if not path.is_file():
-        names = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml"))) or "none here"
+        names = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml")))
         raise UsageError(f"--recipe {name}: no such recipe ({names}); or give a file, NAME.yaml")
     try:
         flags = list(_recipe_flags(path, rest))
     except Exception as error:  # of YAML, OmegaConf, or because the file holds something else
-        raise UsageError(
-            f"{path}: is no recipe of fairseq-hydra-train, or a value that it refers to is missing "
-            f"here ({one_line(error)})"
-        ) from error
-    opposites = {
-        "--" + flag[5:] if flag.startswith("--no-") else "--no-" + flag[2:]: flag for flag in flags
-    }
-    off = opposites.keys() & {*rest}
-    flags = [flag for flag in flags if flag not in {opposites[switch] for switch in off}]
+        fault = "is no recipe of fairseq-hydra-train, or refers to what it lacks"
+        raise UsageError(f"{path}: {fault} ({one_line(error)})") from error
+    opposite = {x: "--" + x[5:] if x.startswith("--no-") else "--no-" + x[2:] for x in flags}
+    off = {*opposite.values()} & {*rest}
+    flags = [flag for flag in flags if opposite[flag] not in off]
     return flags + [argument for argument in rest if argument not in off]
 
 
@@ -92,38 +88,37 @@ def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
     """Yield a recipe's settings as flags; references in it follow the flags of ``argv``."""
     groups: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     kinds = {group: settings.get("_name") for group, settings in groups.items()}
-    flags = {}
-    for group, settings in groups.items():
-        for field in settings:
-            named = ("arch" if group == "model" else group) if field == "_name" else field
-            flags[group, field] = "--" + named.replace("_", "-")
-    valued = {flag for (group, field), flag in flags.items() if groups[group][field] is not True}
-    values, _ = known(argv, valued)
-    for (group, field), flag in flags.items():
-        if (value := values.get(flag[2:].replace("-", "_"))) is not None:
+    names = {(group, field): field for group, settings in groups.items() for field in settings}
+    names |= {(g, "_name"): "arch" if g == "model" else g for g, kind in kinds.items() if kind}
+    valued = {name for (group, field), name in names.items() if groups[group][field] is not True}
+    values, _ = known(argv, map(_flag, valued))
+    for (group, field), name in names.items():
+        if (value := values.get(name)) is not None:
             groups[group][field] = value
     resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
-    for (group, field), flag in flags.items():
+    for (group, field), name in names.items():
         value = resolved[group][field]
         if resolved[group].get("_name") == kinds[group] and value not in ("???", None):
-            yield flag if value is True else f"{flag}={value}"
+            yield _flag(name) if value is True else f"{_flag(name)}={value}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
 def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
-    """Have the folder of checkpoints for this training alone.
-
-    Only the first process of a distributed training writes there, and only it takes the lock: the
-    others are known by ``--distributed-rank``, or by the variables of torchrun and Slurm.
-    """
+    """Have the folder of checkpoints for this training alone; of a distributed one only the first
+    process writes there, and takes the lock."""
     values, _ = known(argv, ["--save-dir", "--distributed-rank"])
     rank = values["distributed_rank"] or os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
-    with ExitStack() as held:
-        if rank in (None, "0") and not {"-h", "--help", "--no-save"} & {*argv}:
-            folder = Path(values["save_dir"] or "checkpoints")
-            with explained(f"--save-dir {folder}: cannot be written to", "name another folder"):
-                folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(f"--save-dir {folder}", folder / LOCK))
+    if rank not in (None, "0") or {"-h", "--help", "--no-save"} & {*argv}:
+        yield
+        return
+    folder = Path(values["save_dir"] or "checkpoints")
+    with explained(f"--save-dir {folder}: cannot be written to", "name another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(f"--save-dir {folder}", folder / LOCK):
         yield
 
 
@@ -146,3 +141,19 @@ def train(argv: Sequence[str]) -> None:
         if str(error).startswith("--"):
             raise UsageError(str(error)) from error
         raise  # of no flag: where it came from is of use
+    except Exception as error:
+        if not str(error).startswith("Cannot load model parameters from checkpoint"):
+            raise
+        raise InferenceError(f"{one_line(error)} ({_unfit(argv, error)})") from error
+
+
+def _unfit(argv: Sequence[str], error: Exception) -> str:
+    """Say which options of a model are not those of the checkpoint that it was to go on from."""
+    from fairseq import options
+
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
+    path = str(error).partition("checkpoint ")[2].partition(";")[0]
+    saved = vars(load_state(path)["cfg"]["model"])
+    differ = [name for name in saved if name in args and args[name] != saved[name]]
+    flags = (f"{_flag(name)} {args[name]}: it has {saved[name]}" for name in differ)
+    return ", ".join(flags) or one_line(error.__context__ or error)

@@ -3,17 +3,15 @@
     specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. With --drafts
-FOLDER its files of the same names are the drafts. A worker that dies is replaced. A run that was
-stopped goes on where it was by the same command; with other input, models or settings it refuses.
-PAIR and the other flags are those of inference.py. Hidden files and special ones are passed over
-and named. Needs Ray: pip install 'specdec-plugins[ray]'. With RAY_ADDRESS it uses that cluster.
+FOLDER its files of the same names are the drafts. The same command goes on with a run that was
+stopped. PAIR and the other flags are those of inference.py. Hidden and special files are passed
+over and named. Needs Ray: pip install 'specdec-plugins[ray]'; RAY_ADDRESS names its cluster.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,17 +70,16 @@ def main(argv: Sequence[str]) -> None:
     corpus = read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
     about = describe_job(files, settings, args.seed, args.shard_lines)
     total = sum(map(count_lines, corpus.values()))
-    start = time.monotonic()
     with work_folder(args.output_path, args.output_path / FOLDER / "job.json", about):
         shards = pending(corpus, args.output_path)
         before = total - count_lines(shards)
         pool = args.seed, args.workers, args.threads
-        hidden = args.no_progress_bar or None  # also where there is no terminal
-        with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
+        # None hides the bar where there is no terminal.
+        with tqdm(
+            total=total, initial=before, unit="line", disable=args.no_progress_bar or None
+        ) as bar:
             for count in translate_shards(shards, settings, *pool) if shards else ():
                 bar.update(count)
         finish(corpus, args.output_path)
     if not args.quiet:
-        seconds = time.monotonic() - start
-        done = f"{total - before} of {total} lines of {len(corpus)} files translated"
-        tell(f"{done} in {seconds:.1f} s by {args.workers} workers, {before} were there already")
+        tell(f"{total - before} lines of {len(corpus)} files translated, {before} before")

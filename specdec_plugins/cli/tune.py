@@ -3,11 +3,10 @@
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
 It tries AR by our loop and by CTranslate2, trees of several sizes, and with strict acceptance
-drafts in int8, as far as that is installed; after each round the slower half is dropped, until
-three are left. The table is stored for this pair, machine, number of threads, precision, rule and
-these versions. With strict acceptance `--controller auto`, the default, takes the fastest mode of
-the batch size from then on, and `--strategy AR` the faster backend. --check FILE times the chosen
-mode on other texts beside the fastest one. The other flags are those of specdec-translate.
+drafts in int8, as far as that is installed. The table is stored for this pair, machine, number of
+threads, precision, rule and these versions. With strict acceptance `--controller auto`, the
+default, takes the fastest mode of the batch size from then on, and `--strategy AR` the faster
+backend. --check FILE times the chosen mode on other texts. The other flags are specdec-translate's.
 """
 
 from __future__ import annotations
@@ -34,15 +33,12 @@ from specdec_plugins.machine import choose_threads, processor_name
 PROG = program("tune.py")
 CTRANSLATED = Mode(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
-SHOWN = (
-    *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch"),
-    "no_progress_bar",
-)
+SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv, SHOWN)
+    parser = TranslationParser(PROG, __doc__, argv, (*SHOWN, "no_progress_bar"))
     add = parser.group.add_argument
     size = "sentences at a time (1)"
     add("--batch", metavar="N", type=positive, nargs="+", default=[1], help=size)
@@ -57,12 +53,12 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     sizes = list(dict.fromkeys(args.batch))
     # On a CPU it depends on the machine what pays.
-    single = {"batch": sizes[0], "cpu": True}
-    settings = make_settings(argparse.Namespace(**{**vars(args), **single}))
+    args.batch, args.cpu = sizes[0], True
+    settings = make_settings(args)
     choose_threads()
     threads = torch.get_num_threads()
-    text = f"{processor_name()}, {counted(threads, 'thread')}, {settings.precision}, "
-    text += f"{settings.rule}\n"
+    about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
+    text = f"{', '.join(about)}\n"
     # None hides it where there is no terminal.
     with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class DrafterAlone:
     """fairseq's generator contract: whole blocks are committed as they are drafted.
 
-    Scores are the drafter's, of forced tokens 0. A repetition penalty is ignored.
+    Scores are the drafter's, 0 for forced tokens; a repetition penalty is ignored.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class DrafterAlone:
         self.limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
-        self.positions = int(drafter.decoder.embed_positions.max_positions)
+        self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
-        self._drafter, self._verifier = CachedDrafter(drafter, self.engines.drafter), None
         if drafter.reads_verifier:
             models = drafter.verifier.eval(), self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)
+        self._drafter = CachedDrafter(drafter, self.engines.drafter)
 
     @torch.inference_mode()
     def generate(

@@ -28,6 +28,7 @@ class Utf8SubwordBPE(SubwordNMTBPE):
                 self.bpe = apply_bpe.BPE(text, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
+        self.bpe.segment("ab")  # refuses a version of codes that it does not know
         self.bpe_symbol = f"{cfg.bpe_separator} "
 
 
@@ -39,7 +40,4 @@ def read_codes_as_utf8() -> None:
 def warn_of_locale() -> None:
     """Warn if fairseq will not read and print UTF-8."""
     if not codecs.lookup(locale.getpreferredencoding(False)).name.startswith("utf-8"):
-        logger.warning(
-            "the locale is not UTF-8: fairseq reads and prints text in its encoding; set "
-            "PYTHONUTF8=1"
-        )
+        logger.warning("the locale is not UTF-8, but fairseq's encoding; set PYTHONUTF8=1")

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
-from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
@@ -16,15 +16,15 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.settings import Settings
 
 
 class BeamSearchGenerator:
     """A stock ``SequenceGenerator`` with statistics; its output is left alone.
 
-    A step is one decoder pass over the beam of one sentence; nothing is drafted. A sentence's
-    latency is that of its batch, since stock fairseq returns a batch as a whole.
+    A step is a token of the best hypothesis; nothing is drafted. A sentence's latency is that of
+    its batch, since stock fairseq returns a batch as a whole.
     """
 
     def __init__(self, generator: SequenceGenerator, precision: str = "float32") -> None:
@@ -32,7 +32,6 @@ class BeamSearchGenerator:
         self.engines = Engines.both(EagerEngine(precision))
         self.positions = int(generator.model.max_decoder_positions())
         self.statistics = DecodingStatistics()
-        generator.model = _MeasuredEnsemble(list(generator.model.models), self)
 
     def generate(
         self,
@@ -61,36 +60,17 @@ class BeamSearchGenerator:
 def count_batch(
     statistics: DecodingStatistics, hypotheses: list[list[Hypothesis]], seconds: float
 ) -> None:
-    """Count a batch that was decoded as a whole; steps and calls are counted already."""
+    """Count a batch that was decoded as a whole, with a step for each token."""
+    tokens = sum(len(row[0]["tokens"]) for row in hypotheses)
     forced = sum(row[0].get("forced", 0) for row in hypotheses)
     statistics.total_seconds += seconds
     statistics.sentences += len(hypotheses)
     statistics.latencies.extend([seconds] * len(hypotheses))
     statistics.forced_tokens += forced
-    statistics.committed_tokens += sum(len(row[0]["tokens"]) for row in hypotheses) - forced
+    statistics.committed_tokens += tokens - forced
+    statistics.steps += tokens
+    statistics.verifier_calls += tokens
     statistics.acceptance_histogram = [statistics.steps]
-
-
-class _MeasuredEnsemble(EnsembleModel):
-    """The stock wrapper of a model, with a stopwatch and a count of decoder passes."""
-
-    def __init__(self, models: list[BaseFairseqModel], owner: BeamSearchGenerator) -> None:
-        super().__init__(models)
-        self._owner = owner
-
-    def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
-        with self._owner.statistics.stopwatch("encode", net_input["src_tokens"].device):
-            return super().forward_encoder(net_input)
-
-    def forward_decoder(
-        self, tokens: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        statistics = self._owner.statistics
-        sentences = len(tokens) // self._owner.generator.beam_size
-        statistics.steps += sentences
-        statistics.verifier_calls += sentences
-        with statistics.stopwatch("verify", tokens.device):
-            return super().forward_decoder(tokens, *args, **kwargs)
 
 
 def build_beam_search(

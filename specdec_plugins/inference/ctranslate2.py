@@ -6,7 +6,6 @@ checked, anew in every process (a second).
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from importlib.util import find_spec
@@ -31,9 +30,6 @@ from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
 if TYPE_CHECKING:
     from ctranslate2 import Translator
-    from ctranslate2.specs import TransformerSpec
-
-logger = logging.getLogger(__name__)
 
 CHECKED = 8
 """Made-up sentences on which a converted model is checked."""
@@ -93,13 +89,11 @@ class CTranslate2Generator:
         self.statistics = DecodingStatistics()
         self.precision, self.fallbacks = precision, list[str]()
         self._limits, (self._source, self._target) = limits, dictionaries
-        begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
             convert_verifier(verifier, *dictionaries, path)
             _check(_open(path, "float32", "cpu"), verifier, *dictionaries)
             self._model = _open(path, precision, device)
-        logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
 
     def generate(
         self,
@@ -129,8 +123,6 @@ class CTranslate2Generator:
             ids = [self._target.index(symbol) for symbol in result.hypotheses[0][:limit]]
             tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
             hypotheses.append([{"tokens": tokens, "steps": count, "accepted": [0] * count}])
-            self.statistics.steps += count  # a step is a token, as in our AR
-            self.statistics.verifier_calls += count
         count_batch(self.statistics, hypotheses, time.perf_counter() - start)
         return hypotheses
 
@@ -180,11 +172,29 @@ def convert_verifier(
         folder: is made; must not be there.
     """
     from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs import TransformerSpec, transformer_spec
 
+    encoder, decoder, sides = verifier.encoder, verifier.decoder, {}
     try:
-        spec = _transformer_spec(verifier)
-        converter.set_transformer_encoder(spec.encoder, verifier.encoder)
-        converter.set_transformer_decoder(spec.decoder, verifier.decoder)
+        for name, module in (("encoder", encoder), ("decoder", decoder)):
+            cfg = getattr(verifier.cfg, name)
+            sides[name] = {
+                "num_layers": len(module.layers),
+                "num_heads": cfg.attention_heads,
+                "pre_norm": cfg.normalize_before,
+                "activation": converter._SUPPORTED_ACTIVATIONS[verifier.cfg.activation_fn],
+                "layernorm_embedding": module.layernorm_embedding is not None,
+            }
+        spec = TransformerSpec(
+            transformer_spec.TransformerEncoderSpec(**sides["encoder"]),
+            transformer_spec.TransformerDecoderSpec(
+                **sides["decoder"],
+                no_final_norm=decoder.layer_norm is None,
+                project_in_out=decoder.project_in_dim is not None,
+            ),
+        )
+        converter.set_transformer_encoder(spec.encoder, encoder)
+        converter.set_transformer_decoder(spec.decoder, decoder)
         spec.register_source_vocabulary(list(source.symbols))
         spec.register_target_vocabulary(list(target.symbols))
         # fairseq's sources end with EOS, and its targets begin with it.
@@ -194,32 +204,5 @@ def convert_verifier(
         spec.optimize()
         folder.mkdir()
         spec.save(str(folder))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # An unknown activation, no positions, and so on.
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # unknown activation, …
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error
-
-
-def _transformer_spec(verifier: TransformerModelBase) -> TransformerSpec:
-    from ctranslate2.converters import fairseq as converter
-    from ctranslate2.specs import TransformerSpec, transformer_spec
-
-    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
-    activation = converter._SUPPORTED_ACTIVATIONS[cfg.activation_fn]
-    return TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(
-            len(encoder.layers),
-            cfg.encoder.attention_heads,
-            pre_norm=cfg.encoder.normalize_before,
-            activation=activation,
-            layernorm_embedding=encoder.layernorm_embedding is not None,
-        ),
-        transformer_spec.TransformerDecoderSpec(
-            len(decoder.layers),
-            cfg.decoder.attention_heads,
-            pre_norm=cfg.decoder.normalize_before,
-            activation=activation,
-            no_final_norm=decoder.layer_norm is None,
-            layernorm_embedding=decoder.layernorm_embedding is not None,
-            project_in_out=decoder.project_in_dim is not None,
-        ),
-    )

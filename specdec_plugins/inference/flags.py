@@ -78,11 +78,11 @@ class TranslationParser(Parser):
         super().__init__(prog, description, f"{prog} PAIR [flag ...]")
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--user-dir", type=Path, nargs="?")
-        args, _ = parser.parse_known_args(argv)
-        if args.user_dir and args.user_dir.resolve().name != "specdec_plugins":
-            if not args.user_dir.exists():
-                self.error(f"--user-dir {args.user_dir}: no such folder")
-            utils.import_user_module(Namespace(user_dir=str(args.user_dir)))
+        folder = parser.parse_known_args(argv)[0].user_dir
+        if folder and folder.resolve().name != "specdec_plugins":
+            if not folder.exists():
+                self.error(f"--user-dir {folder}: no such folder")
+            utils.import_user_module(Namespace(user_dir=str(folder)))
         # A flag of a single run may take several values of a command.
         self.group = self.add_argument_group("what to translate", conflict_handler="resolve")
         self.drafts = self.add_argument_group("how much to draft")
@@ -118,17 +118,13 @@ class TranslationParser(Parser):
             "dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text"
         )
         add("data", metavar="PAIR", help=text)
-        text = "the folder of a verifier's dictionaries (that of the checkpoint)"
-        add("--dictionaries", metavar="DIR", type=Path, help=text)
-        text = "drafter checkpoint, or drafter.pt:verifier.pt; not needed for AR and fairseq"
-        add("--path", metavar="FILE", help=text)
+        add("--dictionaries", metavar="DIR", type=Path, help="of a verifier (its own folder)")
+        add("--path", metavar="FILE", help="drafter checkpoint, or drafter.pt:verifier.pt")
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
-        text = "text is in tokens, whatever lies in the folder"
-        add("--segmented", action="store_true", help=text)
+        add("--segmented", action="store_true", help="text is in tokens, whatever the folder has")
         self.engine.add_argument("--cpu", action="store_true", help="leave a GPU alone")
         self.output.add_argument("--quiet", action="store_true", help="print no report")
-        text = "no progress bar on a terminal"
-        self.output.add_argument("--no-progress-bar", action="store_true", help=text)
+        self.output.add_argument("--no-progress-bar", action="store_true", help="on a terminal")
         others = option_fields(Settings).keys() - {*ENGINE_FLAGS, *DRAFT_FLAGS, "keep_bpe"}
         _add_options(self.group, Settings, others)
         _add_options(self.drafts, Settings, DRAFT_FLAGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,6 @@ logger = logging.getLogger(__name__)
 COPY_ROWS = 4
 """The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md)."""
 Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
-"""Verifier, drafter and acceptance head, as far as a strategy uses them."""
 
 
 def load_translator(settings: Settings | str | Path) -> Translator:
@@ -94,7 +94,6 @@ def _load(settings: Settings) -> Translator:
             about = drafter, settings.rule, engines.verifier
             settings = replace(settings, controller=recommended(settings.controller, *about))
     encoders = [model.encoder for model in (verifier, drafter) if model is not None]
-    # A drafter without the verifier whose encoder it needs is refused below.
     positions = (int(encoder.max_positions()) for encoder in encoders if encoder is not None)
     longest = min(positions, default=1)
     dictionaries = task.source_dictionary, task.target_dictionary
@@ -106,8 +105,8 @@ def _load(settings: Settings) -> Translator:
         raise ValueError(fault)
     give_back()
     if isinstance(generator, SpeculativeGenerator):
-        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
-        logger.info("%s: warmed up in %.1f s", engines.name, seconds)
+        with suppress(IndexError):  # of NaN: the first line says so
+            warm_up(generator, task.source_dictionary, settings.batch, longest)
     return Translator(settings, generator, codec, block_size)
 
 
@@ -116,15 +115,14 @@ def _with_text_controller(settings: Settings) -> Settings:
     if settings.draft_source in (None, "drafter"):
         return settings
     is_auto = isinstance(settings.controller, Auto)
-    none = replace(settings, controller=NoDrafts())
     if settings.draft_source == "copy":
         engine, precision = _copy_engine(settings)
-        if not is_installed(engine_name(engine, precision, settings.device)):
-            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
-            return none
         large = settings.device == "cpu" and settings.batch > COPY_ROWS
-        if is_auto and (large or precision == settings.precision):
-            return none
+        missing = not is_installed(engine_name(engine, precision, settings.device))
+        if missing:
+            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
+        if missing or (is_auto and (large or precision == settings.precision)):
+            return replace(settings, controller=NoDrafts())
     if not is_auto:
         return settings
     return replace(settings, controller=Constant())
@@ -188,11 +186,9 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        path = model_files(settings).get("acceptance_head")
-        scoring = Scoring.of(settings.rule, settings.limits)
-        if path is not None:
-            head = load_head(path, drafter, scoring.values, settings.block_size)
-            head = head.to(settings.device)
+        if path := model_files(settings).get("acceptance_head"):
+            scoring = Scoring.of(settings.rule, settings.limits).values
+            head = load_head(path, drafter, scoring, settings.block_size).to(settings.device)
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)

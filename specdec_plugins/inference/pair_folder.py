@@ -55,9 +55,7 @@ def segmentation_beside(folder: Path) -> JsonObject:
 
 def pair_settings(folder: Path) -> JsonObject:
     """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE."""
-    folder = folder_of_pair(folder)
-    models = {"ar_path": str(folder / VERIFIER), "path": str(folder / DRAFTER)}
-    return {"data": str(folder), **models, **segmentation_beside(folder)}
+    return {**verifier_settings(folder, None), "path": str(folder_of_pair(folder) / DRAFTER)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:

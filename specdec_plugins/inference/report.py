@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,8 +14,6 @@ import torch
 
 import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.acceptance import choose_rule
-from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
@@ -31,15 +29,10 @@ UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 
 def full_report(translator: Translator, resumed_after: int = 0, **run: object) -> JsonObject:
-    """Return the report as JSON; values that a strategy lacks are None.
-
-    Args:
-        resumed_after: lines of an earlier run, whose figures are not among these.
-        run: more to record under ``settings``, such as the seed.
-    """
-    settings = translator.settings
+    """Return the report as JSON, with None for what a strategy lacks and ``run`` among the
+    settings; its figures are of what came after ``resumed_after`` lines of an earlier run."""
+    settings, device = translator.settings, translator.settings.device
     absent = UNJUDGED if settings.strategy == "drafter" else ()
-    device = settings.device
     if torch.device(device).type == "cuda":
         device = f"cuda ({torch.cuda.get_device_name(device)})"
     return {
@@ -90,88 +83,45 @@ def _settings(settings: Settings) -> JsonObject:
     }
 
 
-def format_report(report: JsonObject) -> str:
-    """Return a report of :func:`full_report` in a few lines of text."""
-    settings, line = report["settings"], report["resumed_after_line"]
-    threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
-    where = f"{report['engine']}, {report['precision']} on {report['device']}{threads}"
-    counts = [name for name in report if name.endswith(("sentences", "steps", "tokens", "calls"))]
-    shares = {
-        f"{accepted}:": f"{100 * count / report['steps']:.0f} %"
-        for accepted, count in enumerate(report["acceptance_histogram"] or ())
-        if count
-    }
-    rows = [
-        f"{_title(settings)}; {where}",
-        _row(report, counts),
-        _row(report, RATES),
-        f"accepted a step: {_row(shares, shares)}" if shares else "",
-        f"seconds: {_row(report['seconds'], report['seconds'])}",
-        _row(report, ["tokens_per_second"]),
-        f"latency of a sentence, ms: {_row(report['latency_ms'], report['latency_ms'])}",
-        *(f"by eager: {reason}" for reason in report["engine_fallbacks"]),
-        f"resumed after line {line}: figures are of what came after" if line else "",
-    ]
-    if reason := report["not_by_ctranslate2"]:
-        rows.append(f"by our own loop, not by CTranslate2: {reason}")
-    if settings["output_depends_on_batch"]:
-        rows.append("relaxed output depends here on other lines of the batch, and earlier ones")
-    return "\n  ".join(filter(None, rows))
-
-
-def _row(figures: JsonObject, names: Iterable[str]) -> str:
-    """Return the figures that there are, with their names."""
-    known = {name.replace("_", " "): figures[name] for name in names if figures[name] is not None}
-    rounded = {n: f"{x:.3f}" if isinstance(x, float) else x for n, x in known.items()}
-    return ", ".join(f"{name} {value}" for name, value in rounded.items())
-
-
-def _title(settings: JsonObject) -> str:
-    """Return the strategy and the most important of its settings."""
-    names = ("batch", "beam", "block_size", "target_prefix", "drafts")
-    parts = [f"{name.replace('_', ' ')} {settings[name]}" for name in names if settings[name]]
-    parts = [settings["strategy"], *parts, str(choose_rule(settings["rule"]))]
-    if controller := settings["controller"]:
-        real = CONTROLLERS[controller["controller"]].real
-        parts.append(controller["controller"] if real else "oracle, which is no real decoder")
-        parts += [f"{controller['tree_nodes']} nodes"] if "tree_nodes" in controller else []
-    return ", ".join(parts)
+def format_report(report: JsonObject, prefix: str = "") -> str:
+    """Return the values of a report, one a line, without files, versions and values of None."""
+    lines = []
+    for name, value in report.items():
+        if isinstance(value, dict) and name not in ("files", "versions"):
+            lines.append(format_report(value, f"{prefix}{name}."))
+        elif value not in (None, [], {}) and not isinstance(value, dict):
+            shown = f"{value:.3f}" if isinstance(value, float) else value
+            lines.append(f"{prefix}{name}: {shown}")
+    return "\n".join(filter(None, lines))
 
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Check the paths of a run, whose models are inputs."""
-    named: dict[str, str | None] = {
-        f"the model's {name}": path for name, path in model_files(settings).items()
-    }
-    named |= {"--path": settings.path, "PAIR": str(Path(settings.data) / SEGMENTATION)}
-    named["--drafts"] = settings.drafts_path
-    named["--acceptance-head"] = getattr(settings.controller, "acceptance_head", None)
-    check_paths(outputs, [*inputs, *named.items()])
+    models = model_files(settings).items()
+    named: list[tuple[str, str | None]] = [(f"the model's {name}", path) for name, path in models]
+    named += [("--path", settings.path), ("PAIR", os.path.join(settings.data, SEGMENTATION))]
+    named += [("--drafts", settings.drafts_path)]
+    named += [("--acceptance-head", getattr(settings.controller, "acceptance_head", None))]
+    check_paths(outputs, [*inputs, *named])
 
 
 def model_files(settings: Settings) -> dict[str, str]:
     """Return the models, dictionaries and codes that the output depends on, by name."""
     drafter = settings.path if settings.draft_source == "drafter" else None
-    head = None
+    files: dict[str, object] = {"drafter": drafter, "verifier": settings.ar_path}
     if drafter is not None and settings.controller.asks_head:
         named = getattr(settings.controller, "acceptance_head", None)
-        head = named or find_head(drafter, settings.rule.name)
-    files = {"drafter": drafter, "verifier": settings.ar_path, "acceptance_head": head}
+        files["acceptance_head"] = named or find_head(drafter, settings.rule.name)
+    folder = Path(settings.data)
     paths = {name: str(path) for name, path in files.items() if path}
-    paths |= {path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))}
+    paths |= {path.name: str(path) for path in sorted(folder.glob("dict.*.txt"))}
     paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
     options = settings.encoder_options.items()
-    return paths | {
-        n: path for n, path in options if isinstance(path, str) and os.path.isfile(path)
-    }
+    return paths | {n: str(path) for n, path in options if os.path.isfile(str(path))}
 
 
 def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
-    """Return the package's version, the models' digests, and all other settings.
-
-    Args:
-        seed: None where it decides nothing.
-    """
+    """Return the package's version, the models' digests, and all other settings."""
     described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")

@@ -64,13 +64,9 @@ class TextCodec:
         segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
         tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
     ) -> None:
-        """Set up a codec.
-
+        """
         Args:
-            source: the source dictionary.
-            target: the target dictionary.
             longest: the most source tokens, EOS and the language included.
-            segmenters: tokenizer and BPE.
             tokens: languages, which are in the dictionaries, but not in texts.
         """
         self.source, self.target, self.tokens = source, target, tokens

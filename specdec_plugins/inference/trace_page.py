@@ -168,9 +168,7 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
 
     All text is escaped, and the page itself forbids scripts and outer files.
     """
-    totals = TraceTotals()
-    shown: list[SentenceTrace] = []
-    lines = 0
+    totals, shown, lines = TraceTotals(), list[SentenceTrace](), 0
     for lines, sentence in enumerate(sentences, start=1):
         totals.add(sentence)
         if lines <= limit:

@@ -96,14 +96,8 @@ class Translator:
 
     @property
     def statistics(self) -> DecodingStatistics:
-        """Counters since construction or the last warm-up."""
+        """Counters since construction."""
         return self.generator.statistics
-
-    def warm_up(self, lines: Iterable[Line]) -> None:
-        """Translate ``lines`` for nothing, then forget the statistics."""
-        for _ in self.translate(lines):
-            pass
-        self.generator.statistics = DecodingStatistics()
 
     def translate(
         self,
@@ -214,11 +208,13 @@ class Translator:
         if any(len(item.prefix) for item in items):
             forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)
         begin = self.codec.tokens.begin
-        rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
-        for item, (best, *_) in zip(items, rows, strict=True):
-            if math.isnan(best.get("score", 0)):
-                number = item.line.number
-                raise InferenceError(f"line {number}: the verifier's scores are not numbers")
+        fault = f"line {items[0].line.number}, or its batch: a model's scores are not numbers"
+        try:
+            rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
+        except (AssertionError, IndexError) as error:  # of NaN
+            raise InferenceError(f"{fault} ({error})") from error
+        if any(math.isnan(row[0].get("score", 0)) for row in rows):
+            raise InferenceError(fault)
         return [self._translation(item.line, row) for item, row in zip(items, rows)]
 
     def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,18 +25,18 @@ def test_calibrated_head_is_the_trained_one(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output, figures = tmp_path / "acceptance_head.pt", tmp_path / "head.json"
-    assert calibrate(trained.head, output, "--json", figures) == 0
-    assert "uncalibrated token" in capsys.readouterr().out
-    results = json.loads(figures.read_text("utf-8"))
+    output = tmp_path / "acceptance_head.pt"
+    assert calibrate(trained.head, output) == 0
+    printed = capsys.readouterr().out
+    assert "uncalibrated token" in printed
     exported = tmp_path / "drafter.pt"
     export_checkpoint(str(trained.drafter), str(exported), Training(("en", "de")))
     assert find_head(exported, "relaxed") == output
     head_before = TrainedHead(str(trained.head))
     drafter = head_before.task.load_drafter(str(exported))
     head = load_head(output, drafter, Scoring(RelaxedRule(3, 2.0)).values, 4)
-    assert head.settings.temperature == pytest.approx(results["temperature"])
-    assert head.settings.bias == pytest.approx(results["bias"])
+    fitted = f"temperature {head.settings.temperature:.3f}, bias {head.settings.bias:.3f}"
+    assert fitted in printed
     torch.testing.assert_close(
         head.state_dict()["out.weight"],
         head_before.head.state_dict()["out.weight"],

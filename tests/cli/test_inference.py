@@ -21,7 +21,6 @@ from specdec_plugins.inference.report import versions
 pytest_plugins = ["inference_runs"]
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-TOOLS = Path(sys.executable).parent
 
 
 def test_both_checkpoints_as_fairseq_takes_them(
@@ -73,9 +72,9 @@ def test_published_command_line(
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("specdec, batch 1, block size 3, ")
-    assert "relaxed (beta 5, tau 3.0)" in captured.err
-    assert "acceptance length" in captured.err
+    said = {"settings.block_size: 3", "settings.rule.beta: 5", "settings.rule.tau: 3.000"}
+    assert said <= {*captured.err.splitlines()}
+    assert "acceptance_length: " in captured.err
 
 
 def test_unusual_lines(
@@ -122,13 +121,17 @@ def test_a_pipe_whose_reader_leaves(flag: str, run: RunScript, tmp_path: Path) -
         assert read.result().endswith(b"\n")
 
 
-def test_standard_output_that_nobody_reads(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind ``head``: no fault."""
+@pytest.mark.parametrize(("other", "status"), [(None, 0), ("--trace", 1), ("--stats-json", 1)])
+def test_standard_output_that_nobody_reads(
+    run: RunScript, tmp_path: Path, other: str | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind ``head``: no fault, unless something else was to be written."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert run(output_path="-") == 0
+        flags = [] if other is None else [other, str(tmp_path / "other")]
+        assert run(*flags, output_path="-") == status
 
 
 def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
@@ -138,7 +141,7 @@ def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
     outputs = []
     assert run(*flags, "--sampling-topk", "1") == 0
     assert lines_of(out) == greedy
-    for more in (["--seed", "1"], ["--warmup", "3"], ["--seed", "2"]):
+    for more in (["--seed", "1"], [], ["--seed", "2"]):
         assert run(*flags, *more) == 0
         outputs.append(lines_of(out))
     assert outputs[0] == outputs[1] != outputs[2]
@@ -159,7 +162,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: int) -
     report = json.loads(path.read_text())
     settings, judges = report.pop("settings"), strategy == "specdec"
     drafts = judges or strategy == "drafter"
-    expected = {"strategy": strategy, "batch": batch, "seed": 1, "warmup": 0}
+    expected = {"strategy": strategy, "batch": batch, "seed": 1}
     expected |= {"block_size": 4 if drafts else None, "beam": 2 if strategy == "fairseq" else None}
     expected |= {"output_depends_on_batch": False if judges else None}
     assert settings | expected == settings
@@ -190,29 +193,6 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: int) -
     assert seconds["total"] == pytest.approx(sum(seconds.values()) - seconds["total"])
     assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
     assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p90"]
-
-
-@pytest.mark.parametrize(
-    ("drafter", "flags", "taken"),
-    [
-        ("drafter.pt", ["--batch", "4", "--sampling", "--controller", "auto"], "tree"),
-        ("block.pt", ["--beta", "3", "--tau", "2"], "constant"),
-        ("block.pt", ["--tree-nodes", "5"], "tree"),
-    ],
-)
-def test_what_is_recommended_is_taken_and_reported(
-    run: RunScript,
-    world: Path,
-    tmp_path: Path,
-    drafter: str,
-    flags: list[str],
-    taken: str,
-    capfd: Any,
-) -> None:
-    """With a drafter of the published kind that is what was published."""
-    path = tmp_path / "stats.json"
-    assert run(*flags, "--stats-json", str(path), path=str(world / drafter)) == 0
-    assert json.loads(path.read_text())["settings"]["controller"]["controller"] == taken
 
 
 def test_progress_bar_only_where_it_is_seen(
@@ -246,32 +226,40 @@ def test_order_is_that_of_the_input(
 ) -> None:
     source = tmp_path / "in.txt"
     source.write_text("\n".join(["", *SENTENCES, " ", *SENTENCES[::-1]]))
-    flags = ("--warmup", "5")  # which is not counted
-    assert run(*flags, batch="5", input_path=str(source)) == 0
+    assert run(batch="5", input_path=str(source)) == 0
     assert lines_of(tmp_path / "out.txt") == ["", *greedy, "", *greedy[::-1]]
     assert capfd.readouterr().err.startswith("18 sentences in ")
 
 
 @pytest.mark.parametrize(
-    ("flags", "reported"),
+    ("drafter", "flags", "reported"),
     [
-        ("--bf16 --strategy fairseq", {"precision": "bfloat16"}),
-        ("--engine onnxruntime --controller tree", {"engine": "onnxruntime"}),
-        ("--beta 3 --tau 1", {"depends": False}),
-        ("--beta 3 --controller confidence --refit-threshold", {"depends": True}),
+        ("drafter.pt", "--bf16 --strategy fairseq", {"precision": "bfloat16"}),
+        ("drafter.pt", "--engine onnxruntime --controller tree", {"engine": "onnxruntime"}),
+        ("drafter.pt", "--beta 3 --tau 1", {"output_depends_on_batch": False}),
+        (
+            "drafter.pt",
+            "--beta 3 --controller confidence --refit-threshold",
+            {"output_depends_on_batch": True},
+        ),
+        ("drafter.pt", "--batch 4 --sampling --controller auto", {"by": "tree"}),
+        ("block.pt", "--beta 3 --tau 2", {"by": "constant"}),
+        ("block.pt", "--tree-nodes 5", {"by": "tree"}),
     ],
 )
-def test_engine_and_dependence_are_reported(
-    run: RunScript, tmp_path: Path, flags: str, reported: dict[str, Any]
+def test_what_was_chosen_is_reported(
+    run: RunScript, world: Path, tmp_path: Path, drafter: str, flags: str, reported: Any
 ) -> None:
+    """With a drafter of the published kind that is what was published."""
     if "onnxruntime" in flags:
         pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
-    stats = tmp_path / "stats.json"
-    assert run("--stats", "--stats-json", str(stats), "--cpu", *flags.split()) == 0
+    stats, path = tmp_path / "stats.json", str(world / drafter)
+    assert run("--stats-json", str(stats), "--cpu", *flags.split(), path=path) == 0
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
     report = json.loads(stats.read_text())
-    report["depends"] = report["settings"]["output_depends_on_batch"]
-    assert report | reported == report
+    facts = {**report["settings"], **report}
+    facts["by"] = (facts["controller"] or {}).get("controller")
+    assert facts | reported == facts
 
 
 @pytest.mark.parametrize(
@@ -381,25 +369,17 @@ def test_nobody_listens(
     assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == len(greedy)
 
 
-def command(world: Path, *flags: str) -> list[str]:
-    script = [sys.executable, str(SCRIPTS / "inference.py"), str(world)]
-    pair = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
-    return [*script, *pair, "--max-len-b", "9", *flags]
-
-
-def environment() -> dict[str, str]:
-    # These models do not say which dictionaries they have, of which there would be a warning.
-    return {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "ERROR"}
-
-
 def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: list[str]) -> None:
+    script = [sys.executable, str(SCRIPTS / "inference.py"), str(world), "--max-len-b", "9"]
+    pair = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
     process = subprocess.Popen(
-        command(world),
+        [*script, *pair],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
-        env=environment(),
+        # These models do not say which dictionaries they have, of which there would be a warning.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "ERROR"},
         text=True,
         # Tests that run in the background inherit that it is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -12,50 +12,44 @@ from typing import Any
 import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
+from specdec_plugins.cli import inference
 from specdec_plugins.files.lines import OutputLines
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
 pytest_plugins = ["inference_runs"]
 
 
-@pytest.mark.parametrize(("batch", "cut"), [("1", 0), ("1", 40), ("1", None), ("4", -30)])
-def test_resume(
-    run: RunScript,
-    unfinished: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    batch: str,
-    cut: int | None,
-) -> None:
-    out = tmp_path / "out.txt"
-    whole = ("\n".join(greedy) + "\n").encode()
-    assert unfinished(batch=batch) == 0
-    assert out.read_bytes() == whole
-    out.write_bytes(whole[:cut])
-    assert run("--resume", batch=batch) == 0
-    assert out.read_bytes() == whole
-    # And once more: there is nothing to do.
-    stamp = out.stat().st_mtime_ns
-    assert run("--resume", batch=batch) == 0
-    assert (out.read_bytes(), out.stat().st_mtime_ns) == (whole, stamp)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.resume"]
+DRAWN = "--sampling --temperature 3 --seed 2"
 
 
 @pytest.mark.parametrize(
-    ("strategy", "batch", "lines"),
-    [("specdec", "1", 4), ("AR", "2", 8)],
+    ("flags", "lines", "torn"),
+    [
+        ("--batch 1", 0, b""),
+        ("--batch 1", 3, b"w1 w"),
+        ("--batch 1", 9, b""),
+        ("--batch 4", 7, b"w1"),
+        (f"{DRAWN} --batch 1", 4, b""),
+        (f"{DRAWN} --batch 2 --strategy AR", 8, b""),
+    ],
 )
-def test_what_is_drawn_does_not_depend_on_where_a_run_was_stopped(
-    run: RunScript, unfinished: RunScript, tmp_path: Path, strategy: str, batch: str, lines: int
+def test_resume(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, flags: str, lines: int, torn: bytes
 ) -> None:
+    """The output, drawn or not, does not depend on where a run was stopped."""
     out = tmp_path / "out.txt"
-    flags = ["--sampling", "--temperature", "3", "--seed", "2"]
-    assert unfinished(*flags, strategy=strategy, batch=batch) == 0
+    assert unfinished(*flags.split()) == 0
     whole = out.read_bytes()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
-    assert run(*flags, "--resume", "--warmup", "1", strategy=strategy, batch=batch) == 0
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]) + torn)
+    assert run("--resume", *flags.split()) == 0
     assert out.read_bytes() == whole
+    # And once more: there is nothing to do.
+    stamp = out.stat().st_mtime_ns
+    assert run("--resume", *flags.split()) == 0
+    assert (out.read_bytes(), out.stat().st_mtime_ns) == (whole, stamp)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.resume"]
 
 
 def test_batches_of_a_resumed_run_are_those_of_the_first(
@@ -83,7 +77,7 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
         batches.clear()
         resume.write_bytes(begun)
         out.write_bytes(b"".join(whole.splitlines(keepends=True)[:stop]))
-        assert run("--bf16", "--resume", "--warmup", "0", **usual) == 0
+        assert run("--bf16", "--resume", **usual) == 0
         assert out.read_bytes() == whole
         assert batches == [rows for rows in first if rows in batches]
         assert len(batches) == (205 - stop // 128 * 128 + 1) // 2
@@ -130,6 +124,23 @@ def test_another_run_is_not_gone_on_with(
         refuse(changes, message)
     Path("out.txt.resume").unlink()
     refuse({}, "nothing says what it is made of")
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded(
+    run: RunScript, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the output would be described by a model that did not make it."""
+    path = tmp_path / "verifier.pt"
+    path.write_bytes((world / "verifier.pt").read_bytes())
+
+    def load_and_replace(settings: Settings) -> Translator:
+        translator = load_translator(settings)
+        path.write_bytes((world / "nameless.pt").read_bytes())
+        return translator
+
+    monkeypatch.setattr(inference, "load_translator", load_and_replace)
+    assert run(AR_path=str(path)) == 1
+    assert not (tmp_path / "out.txt").exists()
 
 
 @pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])
@@ -180,7 +191,7 @@ def test_invalid_utf8_after_valid_lines(
     source = tmp_path / "bad.txt"
     lines = [sentence.encode() for sentence in SENTENCES]
     source.write_bytes(b"\n".join([*lines[:6], b"w1 \xff w2", *lines[7:], b""]))
-    assert run("--warmup", "8", batch="4", input_path=str(source)) == 1
+    assert run(batch="4", input_path=str(source)) == 1
     message = one_error(capfd)
     assert "line 7" in message
     assert lines_of(tmp_path / "out.txt") == greedy[:6]
@@ -201,7 +212,7 @@ def test_trace(
     lines = [line for sentence in SENTENCES for line in (sentence, " ")]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     path, stats = tmp_path / "trace.jsonl", tmp_path / "stats.json"
-    flags = ["--trace", str(path), "--stats-json", str(stats), "--warmup", "3"]
+    flags = ["--trace", str(path), "--stats-json", str(stats)]
     usual = {"strategy": strategy, "batch": batch, "target_prefix": prefix}
     assert run(*flags, input_path=str(tmp_path / "in"), **usual) == 0
     traced = list(read_trace(str(path)))

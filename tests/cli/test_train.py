@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dummy_data import COMMON
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
+from trained import Trained
 
 from specdec_plugins.cli.train import (
     CONFIG,
@@ -19,6 +21,7 @@ from specdec_plugins.cli.train import (
     TASK,
     main,
     save_dir_reserved,
+    train,
     with_plugin,
     with_recipe,
 )
@@ -190,6 +193,12 @@ def test_the_end_of_a_training_is_a_line(
     error = capsys.readouterr().err
     assert error.startswith(f"train.py: {message}")
     assert error.count("\n") == 1
+
+
+def test_a_checkpoint_of_other_widths(trained: Trained) -> None:
+    flags = f"{trained.drafter_flags} {COMMON} --decoder-ffn-embed-dim 8 --max-epoch 9"
+    with pytest.raises(InferenceError, match=r"\(--decoder-ffn-embed-dim 8: it has 32\)"):
+        train([str(trained.data), *flags.split(), "--save-dir", str(trained.drafter.parent)])
 
 
 def test_a_save_dir_belongs_to_one_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 def numbers(summary: str) -> tuple[int, int]:
     """Lines translated, and lines that were there, by the command's last line."""
-    found = re.search(r"(\d+) of .* translated in .*, (\d+) were there already", summary)
+    found = re.search(r"(\d+) lines of .* translated, (\d+) before", summary)
     assert found, summary[-2000:]
     return int(found[1]), int(found[2])
 

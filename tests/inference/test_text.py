@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from odd_lines import CONTROLS, SPACES
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import InputLines, Line, OutputLines
+from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.inference.text import Segmenters, TextCodec
 
 
@@ -79,15 +78,6 @@ def test_codec_decodes_in_the_reverse_order() -> None:
     assert codec(bpe=bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
     nothing: Any = SimpleNamespace(encode=lambda _: " ")
     assert codec(nothing).encode(Line(1, "x")) is None
-
-
-def test_closed_standard_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InferenceError, match="standard input is closed"):
-        InputLines.open("-")
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(InferenceError, match="standard output is closed"):
-        OutputLines("-")
 
 
 def test_input_that_breaks_off() -> None:

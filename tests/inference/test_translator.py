@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.lines import Line
@@ -54,17 +55,28 @@ def test_threads_wait_for_each_other(engine: str, batch: int, world: Path) -> No
         assert [result.text for result in call.result()] == expected
 
 
-@pytest.mark.parametrize("strategy", ["AR", "specdec"])
 @pytest.mark.parametrize("side", ["decoder", "encoder"])
-def test_scores_that_are_no_numbers(strategy: str, side: str, world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"strategy": "AR"},
+        {"strategy": "fairseq", "beam": 2},
+        {},
+        {"batch": 3, "rule": SamplingRule()},
+    ],
+    ids=str,
+)
+def test_scores_that_are_no_numbers(
+    how: dict[str, Any], side: str, world: Path, tmp_path: Path
+) -> None:
     """As where finite weights overflow: never put out as if nothing was."""
     state = torch.load(world / "verifier.pt", weights_only=False)
     state["model"][f"{side}.layers.0.fc1.weight"][::2] = 3e38
     state["model"][f"{side}.layers.0.fc1.weight"][1::2] = -3e38
     torch.save(state, tmp_path / "verifier.pt")
-    given = {"strategy": strategy, "ar_path": str(tmp_path / "verifier.pt"), "engine": "eager"}
-    translator = load_translator(make_settings(world, **given))
-    with pytest.raises(InferenceError, match="line 1: the verifier's scores are not numbers"):
+    files = {"ar_path": str(tmp_path / "verifier.pt"), "engine": "eager"}
+    translator = load_translator(make_settings(world, **files, **how))
+    with pytest.raises(InferenceError, match="scores are not numbers"):
         list(translator.translate(SENTENCES))
 
 

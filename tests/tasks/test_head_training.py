@@ -33,7 +33,7 @@ def test_training_resumes_for_the_same_rule_alone(trained: Trained, tmp_path: Pa
     before = (save / "checkpoint_last.pt").read_bytes()
     with pytest.raises(Exception, match="Cannot load model parameters") as caught:
         run_train(trained.data, save, f"{trained.head_flags} --max-epoch 9")
-    assert "trained with beta 3, not 1" in str(caught.value.__context__)
+    assert "this acceptance head was trained with" in str(caught.value.__context__)
     assert (save / "checkpoint_last.pt").read_bytes() == before
 
 
@@ -51,9 +51,7 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     assert torch.equal(first.logits, again.logits)
     assert torch.equal(first.survived, again.survived)
     assert load_head(output, drafter, Scoring(rule, 0.7).values, 4).settings.rule_temperature == 0.7
-    with pytest.raises(
-        CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"
-    ):
+    with pytest.raises(CheckpointError, match=r"--temperature 0\.7"):
         load_head(output, drafter, Scoring(rule).values, 4)
 
 

@@ -153,11 +153,10 @@ class TestTraining:
         assert losses[0] == losses[1]
         assert losses[0] != losses[2]
 
-    @pytest.mark.parametrize("flags", [LENT_FLAGS])
-    def test_half_precision(self, flags: str, data: Path, verifier: Path, tmp_path: Path) -> None:
+    def test_half_precision(self, data: Path, verifier: Path, tmp_path: Path) -> None:
         """On a CPU fairseq offers float16 in its memory-efficient form only. Under autocast the
         products are bfloat16's, and the parameters stay float32."""
-        flags = f"{flags.replace('VERIFIER', str(verifier))} --max-update 3"
+        flags = f"{LENT_FLAGS.replace('VERIFIER', str(verifier))} --max-update 3"
         losses = []
         for precision in (
             "--no-save",
@@ -284,6 +283,9 @@ class TestValidation:
         seen = []
         inference_step = task.inference_step
 
+        def tokens(rows: Any) -> list[list[int]]:
+            return [row[0]["tokens"].tolist() for row in rows]
+
         def note(*args: Any, **kwargs: Any) -> Any:
             seen.append(inference_step(*args, **kwargs))
             return seen[-1]
@@ -293,32 +295,21 @@ class TestValidation:
         for _ in range(2):
             task.valid_step(sample, model.eval(), criterion)
             expected = task.build_generator([model], Namespace()).generate([], sample)
-            assert [h[0]["tokens"].tolist() for h in seen[-1]] == [
-                h[0]["tokens"].tolist() for h in expected
-            ]
+            assert tokens(seen[-1]) == tokens(expected)
             task.train_step(sample, model, criterion, Optimizer(), 0)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.normal_(std=0.5)
-        assert [h[0]["tokens"].tolist() for h in seen[0]] != [
-            h[0]["tokens"].tolist() for h in seen[1]
-        ]
+        assert tokens(seen[0]) != tokens(seen[1])
 
 
 class TestOptions:
     @pytest.mark.parametrize(
-        ("cfg", "message"),
-        [
-            ({"block_size": 0}, "--block-size 0: must be at least 1"),
-            ({"left_pad_target": True}, "--left-pad-target: blocks are cut from right-padded"),
-            ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
-        ],
+        "cfg", [{"block_size": 0}, {"left_pad_target": True}, {"start_p": 1.5}]
     )
-    def test_impossible_settings_are_named(
-        self, cfg: dict[str, Any], message: str, data: Path
-    ) -> None:
-        with pytest.raises(ValueError, match=message):
-            make_task(data, **cfg)
+    def test_impossible_settings_are_named(self, cfg: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=f"--{next(iter(cfg)).replace('_', '-')}"):
+            bare(**cfg)
 
     def test_glancing_ratio(self, data: Path) -> None:
         task = make_task(data, total_up=100)
@@ -335,6 +326,16 @@ class TestOptions:
         assert isinstance(TranslationLevModifiedTask.setup_task(cfg), TranslationTask)
 
 
+def bare(**cfg: Any) -> TranslationSpecdecTask:
+    """A task without data."""
+    config = TranslationSpecdecConfig(source_lang="en", target_lang="de", **cfg)
+    return TranslationSpecdecTask(config, make_dictionary(), make_dictionary())
+
+
+def built(args: Any, make: Any = make_causal, **cfg: Any) -> Any:
+    return bare(**cfg).build_generator([make(), make_verifier()], args)
+
+
 class TestRoles:
     """A drafter and a verifier are told apart by type, never by order."""
 
@@ -344,6 +345,8 @@ class TestRoles:
     ) -> None:
         """fairseq-generate moves the models of --path alone to a GPU, or to another type."""
         task = make_task(data, AR_path=str(verifier))
+        assert task.verifier is task.verifier
+        assert not any(p.requires_grad for p in task.verifier.parameters())
         drafter = make(task).float().double()
         generator = task.build_generator([drafter], Namespace())
         assert {p.dtype for p in generator.model.parameters()} == {torch.float64}
@@ -352,21 +355,14 @@ class TestRoles:
         trained.to("meta")
         assert {p.device.type for p in task.verifier.parameters()} == {"meta"}
 
-    @pytest.fixture
-    def task(self) -> TranslationSpecdecTask:
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", block_size=4)
-        return TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-
-    def test_either_order(self, task: TranslationSpecdecTask) -> None:
-        verifier = make_verifier()
-        for make in (make_block, make_causal):
-            drafter = make()
+    def test_either_order(self) -> None:
+        verifier, task = make_verifier(), bare(block_size=4)
+        for drafter, longest in ((make_block(), 4), (make_causal(), 8)):
             for models in ([drafter, verifier], [verifier, drafter]):
                 generator = task.build_generator(models, Namespace())
                 assert isinstance(generator, SpeculativeGenerator)
-                assert generator.model is verifier
-                assert generator.drafter is drafter
-                assert generator.controller.max_length == (4 if make is make_block else 8)
+                assert (generator.model, generator.drafter) == (verifier, drafter)
+                assert generator.controller.max_length == longest
 
     @pytest.mark.parametrize(
         ("make", "args", "name"),
@@ -382,63 +378,31 @@ class TestRoles:
     ) -> None:
         """In validation, where ``args`` are missing, whole blocks are what drafters are judged by;
         another one has to be asked for. That training counted BLEU does not matter afterwards."""
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", eval_bleu=eval_bleu)
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        generator = task.build_generator([make(), make_verifier()], args)
-        assert generator.controller.name == name
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", controller="heuristic")
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        generator = task.build_generator([make(), make_verifier()], args)
-        assert generator.controller.name == "heuristic"
+        assert built(args, make, eval_bleu=eval_bleu).controller.name == name
+        assert built(args, make, controller="heuristic").controller.name == "heuristic"
 
     @pytest.mark.parametrize("args", [None, Namespace(beam=1), OmegaConf.create({"beam": 1})])
-    def test_the_tasks_own_sampling_where_fairseq_says_nothing(self, args: Any) -> None:
-        """Which is so in validation, and with ``--eval-bleu-args``."""
-        cfg = TranslationSpecdecConfig(
-            source_lang="en", target_lang="de", sampling=True, sampling_topk=3, temperature=0.7
-        )
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        generator = task.build_generator([make_causal(), make_verifier()], args)
-        assert generator.rule == SamplingRule(sampling_topk=3)
-        assert generator.limits.temperature == 0.7
-        greedy = Namespace(sampling=False, sampling_topk=-1, temperature=2.0)
-        generator = task.build_generator([make_causal(), make_verifier()], greedy)
-        assert generator.rule == StrictRule()
-        assert generator.limits.temperature == 2.0
+    def test_options_of_the_task_where_fairseq_says_nothing(self, args: Any) -> None:
+        """Which is so in validation, and with ``--eval-bleu-args``; the hub may say others."""
+        sampling = {"sampling": True, "sampling_topk": 3, "temperature": 0.7}
+        drawn, penalised = built(args, **sampling), built(args, repetition_penalty=1.5)
+        assert (drawn.rule, drawn.limits.temperature) == (SamplingRule(sampling_topk=3), 0.7)
+        assert penalised.limits.repetition_penalty == 1.5
+        others = {"sampling": False, "sampling_topk": -1, "temperature": 2.0}
+        greedy = built(Namespace(**others, repetition_penalty=2.0), **sampling)
+        assert (greedy.rule, greedy.limits.temperature) == (StrictRule(), 2.0)
+        assert greedy.limits.repetition_penalty == 2.0
 
-    @pytest.mark.parametrize(
-        ("args", "penalty"), [(Namespace(beam=1), 1.5), (Namespace(repetition_penalty=2.0), 2.0)]
-    )
-    def test_a_repetition_penalty(self, args: Namespace, penalty: float) -> None:
-        """The task's, which fairseq does not know; the hub may give another."""
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", repetition_penalty=1.5)
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        generator = task.build_generator([make_causal(), make_verifier()], args)
-        assert generator.limits.repetition_penalty == penalty
-        fault = f"--repetition-penalty {penalty}: is not in fairseq's search; translate with a"
-        with pytest.raises(ValueError, match=fault):
-            task.build_generator([make_verifier()], args)
-
-    def test_not_one_of_each(self, task: TranslationSpecdecTask) -> None:
-        """A verifier alone is fairseq's affair."""
-        drafter, verifier = make_causal(), make_verifier()
+    def test_not_one_of_each(self) -> None:
+        """A verifier alone is fairseq's affair, which has no repetition penalty."""
+        drafter, verifier, task = make_causal(), make_verifier(), bare()
         stock = task.build_generator([verifier], Namespace(beam=3))
         assert (type(stock), stock.beam_size) == (SequenceGenerator, 3)
-        for models, counts in (
-            ([drafter], "not 1 and 0"),
-            ([drafter, drafter, verifier], "not 2 and 1"),
-            ([drafter, verifier, verifier], "not 1 and 2"),
-        ):
-            with pytest.raises(ValueError, match=f"one drafter and one verifier, {counts}"):
+        for models in ([drafter], [drafter, drafter, verifier], [drafter, verifier, verifier]):
+            with pytest.raises(ValueError, match="one drafter and one verifier, not"):
                 task.build_generator(models, Namespace())
-
-    def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
-        task = make_task(data, AR_path=str(verifier))
-        model = task.verifier
-        assert task.verifier is model
-        assert not model.training
-        assert not any(parameter.requires_grad for parameter in model.parameters())
-        assert make_task(data).verifier is None
+        with pytest.raises(ValueError, match="is not in fairseq's search"):
+            task.build_generator([verifier], Namespace(repetition_penalty=1.5))
 
 
 @pytest.mark.parametrize("flag", ["--fp16", "--amp"])

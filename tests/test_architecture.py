@@ -30,22 +30,22 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
-    "checkpoints": 1540,
+    "checkpoints": 1496,
     "cli": 1062,
     "criterions": 475,
     "data": 135,
     "decoding": 4785,
     "engines": 931,
-    "evaluation": 1525,
-    "files": 577,
+    "evaluation": 1524,
+    "files": 536,
     "host": 328,
     "inference": 2057,
-    "jobs": 1314,
+    "jobs": 1265,
     "models": 1896,
     "tasks": 572,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 131
+MAX_FILES = 130
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -199,8 +199,8 @@ def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
         number = f"{module}.scalar"
         stand_ins.append((lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0], number))
     for stand_in, name in stand_ins:
-        stand_in.__module__, _, stand_in.__name__ = name.rpartition(".")
-        stand_in.__qualname__ = stand_in.__name__
+        stand_in.__module__, _, stand_in.__qualname__ = name.rpartition(".")
+        stand_in.__name__ = stand_in.__qualname__
         yield stand_in
 
 

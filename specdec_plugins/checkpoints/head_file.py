@@ -50,8 +50,7 @@ def load_head(
         block_size: None for the drafter's.
 
     Raises:
-        CheckpointError: the file cannot be read or is no head, or the head is for another drafter
-            or scoring, or for smaller blocks.
+        CheckpointError: the file is no head, or one for another drafter, scoring or block size.
     """
     state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))
@@ -88,11 +87,8 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespa
 
 def _flags(scoring: Mapping[str, object]) -> str:
     """Return command-line flags, e.g. ``--beta 3 --tau 1.0``."""
-    names = {name: name.removeprefix("rule_").replace("_", "-") for name in scoring}
-    return " ".join(
-        f"--{names[name]}" if value is True else f"--{names[name]} {value}"
-        for name, value in scoring.items()
-    )
+    named = [(n.removeprefix("rule_").replace("_", "-"), value) for n, value in scoring.items()]
+    return " ".join(f"--{n}" if value is True else f"--{n} {value}" for n, value in named)
 
 
 def _settings(path: Location, saved: object) -> HeadSettings:

@@ -47,7 +47,7 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
     if len(parts) == 2 and verifier is None:
         roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
         if sum(roles) == 1:
-            return parts[not roles[0]], parts[roles[0]]
+            return parts[roles.index(True)], parts[roles.index(False)]
     raise CheckpointError(
         f"--path {path}: give the drafter's checkpoint, and the verifier's with --AR-path, or one "
         "of each as drafter.pt:verifier.pt"

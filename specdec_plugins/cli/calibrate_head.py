@@ -17,8 +17,7 @@ from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import JsonObject, write_json
+from specdec_plugins.files.output import JsonObject, reserved, write_json
 
 PROG = program("calibrate_head.py")
 

@@ -248,11 +248,11 @@ class TestBadFiles:
         assert trained == {"weight", "bias"}
 
     def test_other_dictionary(self, checkpoint: Path) -> None:
-        with pytest.raises(CheckpointError, match=r"encoder.embed_tokens.weight has shape"):
+        with pytest.raises(CheckpointError, match=r"size mismatch for encoder.embed_tokens.weight"):
             load_model(checkpoint, make_task(words=16))
 
     def test_missing_and_unknown_weights(self, checkpoint: Path, task: TranslationTask) -> None:
         weights = load_state(checkpoint)["model"]
         renamed = {key.replace(".fc1.", ".fc9."): value for key, value in weights.items()}
-        with pytest.raises(CheckpointError, match=r"layers.0.fc1.weight is missing.* and 5 more"):
+        with pytest.raises(CheckpointError, match=r"Missing key.*layers.0.fc1.weight"):
             load_model(save_changed(checkpoint, model=renamed), task)

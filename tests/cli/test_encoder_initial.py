@@ -115,7 +115,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     output = tmp_path / "out.pt"
     cases = [
         ("nothing.pt", output, "no such file"),
-        ("no_encoder.pt", output, "the weights are not those of"),
+        ("no_encoder.pt", output, "the weights do not fit the model"),
         ("drafter.pt", output, "is a drafter, not a verifier"),
         ("verifier.pt", verifier, "is the same file as VERIFIER"),
         ("verifier.pt", tmp_path / "nowhere" / "out.pt", "its folder cannot be written to"),

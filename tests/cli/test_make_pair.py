@@ -160,7 +160,7 @@ def test_dictionaries_that_are_missing_or_of_another_verifier(
     for path in verifier.parent.glob("dict.*.txt"):
         (tmp_path / path.name).write_text(f"{path.read_text('utf-8')}another 1\n", "utf-8")
     assert make(verifier, sources, tmp_path / "out", *flags) == 1
-    assert re.search(r"has shape .* instead of .*dictionaries", capsys.readouterr().err)
+    assert re.search(r"size mismatch for .*dictionaries", capsys.readouterr().err)
 
 
 def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> None:

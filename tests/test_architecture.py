@@ -29,16 +29,16 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 166,
-    "checkpoints": 1496,
+    "root": 156,
+    "checkpoints": 1471,
     "cli": 1062,
     "criterions": 475,
     "data": 135,
     "decoding": 4785,
     "engines": 931,
-    "evaluation": 1524,
-    "files": 536,
-    "host": 328,
+    "evaluation": 1500,
+    "files": 538,
+    "host": 325,
     "inference": 2057,
     "jobs": 1265,
     "models": 1896,

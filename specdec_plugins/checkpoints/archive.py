@@ -29,8 +29,6 @@ from specdec_plugins.files.errors import CheckpointError, explained
 
 logger = logging.getLogger(__name__)
 
-FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 AGAIN = "copy or download it again"
 SAVED = "give a checkpoint that fairseq-train has saved"
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
@@ -145,18 +143,11 @@ def warn_once(message: str) -> None:
 def register_safe_globals() -> None:
     """Allow the contents of fairseq's checkpoints in every restricted ``torch.load``.
 
-    fairseq does not set ``weights_only``, and torch 2.6 and later then restrict reading: training
-    could not be resumed, nor could ``fairseq-generate`` load a model.
+    fairseq does not set ``weights_only``, and torch then restricts reading: training could not be
+    resumed, nor could ``fairseq-generate`` load a model.
     """
     known = torch.serialization.get_safe_globals()
     torch.serialization.add_safe_globals([g for g in safe_globals() if g not in known])
-
-
-def force_weights_only() -> None:
-    """Restrict fairseq's ``torch.load`` on torch 2.4 and 2.5, too, unless the user decided."""
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
-        os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
 
 
 class _Dtype:

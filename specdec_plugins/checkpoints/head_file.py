@@ -87,7 +87,9 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespa
 
 def _flags(scoring: Mapping[str, object]) -> str:
     """Return command-line flags, e.g. ``--beta 3 --tau 1.0``."""
-    named = [(n.removeprefix("rule_").replace("_", "-"), value) for n, value in scoring.items()]
+    named = [
+        (n.removeprefix("rule_").replace("_", "-"), value) for n, value in sorted(scoring.items())
+    ]
     return " ".join(f"--{n}" if value is True else f"--{n} {value}" for n, value in named)
 
 

@@ -153,13 +153,7 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     weights = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
     extra = {k: value for k, value in state["extra_state"].items() if not k.startswith("ema")}
-    initial = {
-        "args": None,
-        "cfg": {part: vars(values) for part, values in state["cfg"].items()},
-        "model": weights,
-        "optimizer_history": state["optimizer_history"],
-        "task_state": state["task_state"],
-        "extra_state": extra,
-    }
-    save_state(initial, output)
+    cfg = {part: vars(values) for part, values in state["cfg"].items()}
+    stored = {name: state[name] for name in ("optimizer_history", "task_state")}
+    save_state({**stored, "args": None, "cfg": cfg, "model": weights, "extra_state": extra}, output)
     return list(weights)

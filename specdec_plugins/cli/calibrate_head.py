@@ -14,7 +14,6 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
-from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.output import JsonObject, reserved, write_json
@@ -34,13 +33,10 @@ def main(argv: Sequence[str]) -> None:
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
     add("--no-fit", action="store_true", help="leave the head's logits as they are")
-    add("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
     add("--json", metavar="FILE", help="write all figures, by slot too")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse_args(argv)
-    if args.plot:
-        check_plotting("or leave out --plot")
-    outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
+    outputs = [("OUTPUT", args.output), ("--json", args.json)]
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved(outputs, inputs.items()):
         models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
@@ -49,17 +45,14 @@ def main(argv: Sequence[str]) -> None:
         predictions = trained.predict(args.subset, bar=bar)
         temperature, bias = (1.0, 0.0) if args.no_fit else calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
-        calibrated = predictions.at(temperature, bias)
         results = {
             "temperature": temperature,
             "bias": bias,
             "uncalibrated": calibration.report(predictions),
-            "calibrated": calibration.report(calibrated),
+            "calibrated": calibration.report(predictions.at(temperature, bias)),
         }
         if args.json:
             write_json(Path(args.json), results)
-        if args.plot:
-            calibration.plot_reliability(calibrated, args.plot, args.output)
     put("".join(f"{line}\n" for line in table(results)))
     put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
 

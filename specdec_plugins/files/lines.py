@@ -130,7 +130,7 @@ class OutputLines:
 
     def write(self, text: str) -> None:
         """Write a line through to the system."""
-        rest = memoryview(f"{text}\n".encode())
+        line = rest = memoryview(f"{text}\n".encode())
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -138,8 +138,10 @@ class OutputLines:
             if isinstance(error, BrokenPipeError) and self.path == STANDARD:
                 raise
             fault = f"{self._name}: cannot be written to ({error.strerror})"
-            remedy = "; lines before are kept, go on with --resume" * self.resumable
-            raise InferenceError(fault + remedy) from error
+            if self.resumable:
+                self._file.truncate(self._file.tell() - (len(line) - len(rest)))
+                fault += "; lines before are kept, go on with --resume"
+            raise InferenceError(fault) from error
 
     def __exit__(self, *exception: object) -> None:
         self._file.close()

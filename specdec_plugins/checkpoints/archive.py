@@ -26,6 +26,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from torch import Tensor
 
 from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.files.output import Location
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ DTYPES = (
 )
 
 
-def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_archive(path: Location) -> dict[str, Any]:
     """Read a file of ``torch.save`` that holds a dictionary, onto the CPU."""
     name = os.fspath(path)
     remedy = "name a checkpoint file (.pt), and only one"

@@ -11,6 +11,7 @@ from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.files.errors import CheckpointError, ConfigError
+from specdec_plugins.files.output import Location
 from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
@@ -18,8 +19,6 @@ from specdec_plugins.models.drafter import Drafter
 HEAD_FILE = "acceptance_head.pt"
 REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 PREFIX = "head."
-
-Location = str | os.PathLike[str]
 
 
 def find_head(drafter_path: Location, rule: str) -> Path | None:

@@ -30,7 +30,7 @@ from specdec_plugins.checkpoints.config import (
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.files.output import whole_file
+from specdec_plugins.files.output import Location, whole_file
 from specdec_plugins.host.checkpoints import (
     REDUNDANT,
     use_plain_encoder,
@@ -57,7 +57,7 @@ class State(TypedDict):
     extra_state: dict[str, object]
 
 
-def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
+def load_state(path: Location, as_transformer: bool = False) -> State:
     """Read a fairseq checkpoint onto the CPU, and check it.
 
     Args:
@@ -110,7 +110,7 @@ def is_transformer(state: State) -> bool:
     return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
 
 
-def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqModel:
+def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     """Build the model of a checkpoint for inference: on the CPU, in float32, in evaluation mode.
 
     Unlike fairseq's ``load_model_ensemble_and_task`` it leaves the state of ``task``, which lends
@@ -174,7 +174,7 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         ) from error
 
 
-def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int:
+def save_state(state: Mapping[str, object], path: Location) -> int:
     """Write a checkpoint, whole or not at all, and return its size in bytes."""
     weights = state["model"]
     assert isinstance(weights, Mapping)
@@ -190,7 +190,7 @@ def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int
     return os.path.getsize(path)
 
 
-def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
+def load_upgraded(path: Location, as_transformer: bool = False) -> State:
     """Read a checkpoint, and give a Transformer's weights today's names, to copy them.
 
     A model of fairseq's renames the weights of older checkpoints when it loads them: a fused matrix

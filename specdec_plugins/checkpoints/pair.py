@@ -21,6 +21,7 @@ from specdec_plugins.checkpoints.loading import (
     save_state,
 )
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import Location
 from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
@@ -31,7 +32,6 @@ DETAILS = ("activation_fn", "no_scale_embedding", "no_token_positional_embedding
 """Settings by which encoders with weights of the same shapes compute something else. The published
 drafter was started from verifiers that differ in details."""
 
-Path = str | os.PathLike[str]
 Model = TypeVar("Model", bound=BaseFairseqModel)
 
 
@@ -61,17 +61,17 @@ def unwrapped(model: Any) -> BaseFairseqModel:
     return model
 
 
-def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
+def load_verifier(path: Location, task: FairseqTask) -> TransformerModelBase:
     """Return the verifier of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, TransformerModelBase, "verifier")
 
 
-def load_drafter(path: Path, task: FairseqTask) -> Drafter:
+def load_drafter(path: Location, task: FairseqTask) -> Drafter:
     """Return the drafter of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, Drafter, "drafter")
 
 
-def _load(path: Path, task: FairseqTask, kind: type[Model], role: str) -> Model:
+def _load(path: Location, task: FairseqTask, kind: type[Model], role: str) -> Model:
     model = load_model(path, task)
     if not isinstance(model, kind):
         raise CheckpointError(

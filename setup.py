@@ -97,7 +97,7 @@ setup(
     },
     cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
-        "torch>=2.4",
+        "torch>=2.6",
         # Stock fairseq stops at Python 3.10; ve-fairseq has wheels of it for 3.11 and 3.12.
         'fairseq==0.12.2; python_version<"3.11"',
         've-fairseq>=0.12.3,<0.13; python_version>="3.11"',

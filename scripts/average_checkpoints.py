@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.checkpoints.export import inference_state
-from specdec_plugins.checkpoints.loading import first_mismatches, load_upgraded, save_state
+from specdec_plugins.checkpoints.loading import load_upgraded, save_state
 from specdec_plugins.host.checkpoints import without_copies
 
 
@@ -39,8 +39,8 @@ def average(paths: list[Path], output: Path, as_transformer: bool = False) -> No
     total = {name: w.float() if w.is_floating_point() else w for name, w in weights.items()}
     for path, state in zip(paths[1:], others):
         model = without_copies(state["model"])
-        if fault := first_mismatches(total, model):
-            sys.exit(f"average_checkpoints.py: {path}: {fault}; give checkpoints of one training")
+        if {n: w.shape for n, w in total.items()} != {n: w.shape for n, w in model.items()}:
+            sys.exit(f"average_checkpoints.py: {path}: is of another training than {paths[0]}")
         total = {name: w + model[name] if w.is_floating_point() else w for name, w in total.items()}
     shared: dict[object, torch.Tensor] = {}  # a table that is shared stays one
     means = {}

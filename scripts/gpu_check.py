@@ -96,10 +96,9 @@ class Bench:
 
     def batches(self, sources: Sequence[torch.Tensor], rows: int) -> list[Any]:
         """Return samples of ``rows`` sentences, in order."""
-        made = []
-        for start in range(0, len(sources), rows):
-            some = sources[start : start + rows]
-            tokens = collate_tokens(some, self.codec.source.pad(), left_pad=True).to(self.device)
+        made, pad = [], self.codec.source.pad()
+        for some in (sources[start : start + rows] for start in range(0, len(sources), rows)):
+            tokens = collate_tokens(some, pad, left_pad=True).to(self.device)
             lengths = torch.tensor([len(ids) for ids in some]).to(self.device)
             net_input = {"src_tokens": tokens, "src_lengths": lengths}
             made.append({"id": lengths, "net_input": net_input})
@@ -139,19 +138,17 @@ def decode(generator: Any, batches: Sequence[Any]) -> list[list[int]]:
 
 def exact(bench: Bench) -> None:
     """Compare the output of every system with stock fairseq's greedy search in float64."""
-    words, limits = bench.codec.target, GenerationLimits()
+    words, limits = bench.codec.target, ORDINARY
     stock = bench.system("fairseq", bench.pair("float64"), words, "float64", limits)
     expected = decode(stock, bench.batches(bench.sources, 1))
     for precision in bench.args.exact:
         models = bench.pair(precision)
-        for rows in bench.args.batch:
-            for name in ("AR", "chain", "tree 32"):
-                generator = bench.system(name, models, words, precision, limits)
-                outputs = decode(generator, bench.batches(bench.sources, rows))
-                differ = sum(a != b for a, b in zip(outputs, expected, strict=True))
-                about = {"system": name, "precision": precision, "batch": rows}
-                engine = generator.engines.name
-                bench.note("exact", **about, differ=differ, lines=len(outputs), engine=engine)
+        for rows, name in product(bench.args.batch, ("AR", "chain", "tree 32")):
+            generator = bench.system(name, models, words, precision, limits)
+            outputs = decode(generator, bench.batches(bench.sources, rows))
+            differ = sum(a != b for a, b in zip(outputs, expected, strict=True))
+            about = {"system": name, "precision": precision, "batch": rows, "differ": differ}
+            bench.note("exact", **about, lines=len(outputs), engine=generator.engines.name)
 
 
 def step_of(bench: Bench, models: Any, about: Any) -> tuple[Any, Replay]:
@@ -238,11 +235,8 @@ class Scripted(StrictRule):
     """Accepts as a table says, whatever was drafted: the speed of a pair that accepts so much."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        weights, draw = (
-            torch.tensor(HISTOGRAM[: slots + 1]).float(),
-            torch.Generator().manual_seed(0),
-        )
-        accepted = weights.multinomial(997, replacement=True, generator=draw)
+        draw, weights = torch.Generator().manual_seed(0), torch.tensor(HISTOGRAM[: slots + 1])
+        accepted = weights.float().multinomial(997, replacement=True, generator=draw)
         object.__setattr__(self, "table", (torch.arange(slots) < accepted[:, None]).to(device))
         object.__setattr__(self, "tick", torch.zeros(1, dtype=torch.long, device=device))
 
@@ -259,24 +253,20 @@ def big(bench: Bench) -> None:
         for rows in bench.args.batch:
             sources = list(torch.randint(4, len(words), (max(rows, 2), 30)))
             about = {"part": "big", "precision": precision, "batch": rows}
-            names = ["fairseq", "AR", "chain"]
-            take_turns(bench, models, names, bench.batches(sources, rows), words, about)
+            batches = bench.batches(sources, rows)
+            take_turns(bench, models, ("fairseq", "AR", "chain"), batches, words, about)
 
 
 def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
     """Return a Transformer of random weights, a drafter for it, and its dictionary."""
     dim, layers, count = (64, 2, 300) if bench.args.small else (1024, 6, 42000)
-    words, heads = Dictionary(), dim // 64
+    words = Dictionary()
     for number in range(count):
         words.add_symbol(f"w{number}")
     torch.manual_seed(0)
     shared = {"max_source_positions": 256, "max_target_positions": 256, "dropout": 0.0}
-    widths = {
-        "embed_dim": dim,
-        "ffn_embed_dim": 4 * dim,
-        "layers": layers,
-        "attention_heads": heads,
-    }
+    widths = {"embed_dim": dim, "ffn_embed_dim": 4 * dim, "layers": layers}
+    widths["attention_heads"] = dim // 64
     both = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in widths.items()}
     options = argparse.Namespace(share_all_embeddings=True, **shared, **both)
     base_architecture(options)
@@ -299,9 +289,8 @@ PARTS = {part.__name__: part for part in (exact, steps, timing, profile, big)}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts; the exit status is 1 if one failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="folder of the results")
     add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing", "profile"])

@@ -72,7 +72,7 @@ pip_install() {
 
 has_torch() {
   "$py" -c 'import sys, torch
-sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4))' 2>/dev/null
+sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' 2>/dev/null
 }
 
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }

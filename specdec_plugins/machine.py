@@ -39,7 +39,7 @@ def processor_name() -> str:
     with suppress(OSError):
         info = Path("/proc/cpuinfo").read_text("utf-8")
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
-    return _describe(info, size.strip()) or platform.processor() or platform.machine()
+    return _describe(info, size.strip())
 
 
 def _describe(info: str, size: str) -> str:
@@ -56,9 +56,8 @@ def _describe(info: str, size: str) -> str:
 
 def cores() -> int:
     """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 def choose_threads(seconds: float = 0.2) -> None:
@@ -71,17 +70,14 @@ def choose_threads(seconds: float = 0.2) -> None:
 
     if "OMP_NUM_THREADS" in os.environ:
         return
-    try:
+    with suppress(OSError, AttributeError, ValueError, IndexError):  # another system
         before = _busy_seconds()
         time.sleep(seconds)
-        busy = round((_busy_seconds() - before) / seconds)
-    except (OSError, AttributeError, ValueError, IndexError):
-        return  # another system
-    free = max(1, cores() - busy)
-    if free < torch.get_num_threads():
-        torch.set_num_threads(free)
-        message = "others compute on %d of %d cores: threads: %d; OMP_NUM_THREADS=%d takes all"
-        logger.warning(message, cores() - free, cores(), free, cores())
+        free = max(1, cores() - round((_busy_seconds() - before) / seconds))
+        if free < torch.get_num_threads():
+            torch.set_num_threads(free)
+            message = "others compute on %d of %d cores: threads: %d; OMP_NUM_THREADS=%d takes all"
+            logger.warning(message, cores() - free, cores(), free, cores())
 
 
 def _busy_seconds() -> float:
@@ -107,11 +103,5 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what was measured or compiled once; it need not exist."""
+    """Return the folder of what was measured once; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
-
-
-def make_cache_folder() -> None:
-    """Make the cache folder, the user's own; where it cannot be made, writing to it fails."""
-    with suppress(OSError):
-        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -74,18 +74,6 @@ def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(names, cells)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out of coverage the tests that hypothesis repeats, which it would slow by half.
-
-    So are modules marked ``no_cover``: their lines are others' too. What coverage says is never
-    too much.
-    """
-    for item in items:
-        if item.get_closest_marker("hypothesis"):
-            item.add_marker("no_cover")
-
-
 def make_dictionary(words: int = 20) -> Dictionary:
     dictionary = Dictionary()
     for index in range(words):

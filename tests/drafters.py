@@ -138,18 +138,22 @@ def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) ->
     else:
         name = "block" if isinstance(model, BlockDrafter) else "transformer"
         cfg = Namespace(**{**flatten(model.args), "_name": name, "arch": name})
+    state = trainer_state({"model": cfg, "task": {"_name": task_name, **task}}, model.float())
+    torch.save({**state, "task_state": task_state(trainer or make_task())}, path)
+    return path
+
+
+def trainer_state(cfg: dict[str, Any], model: Any) -> dict[str, Any]:
+    """A checkpoint of fairseq's trainer."""
     history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 7}
-    state = {
+    return {
         "args": None,
-        "cfg": {"model": cfg, "task": {"_name": task_name, **task}},
-        "model": model.float().state_dict(),
+        "cfg": cfg,
+        "model": model.state_dict(),
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-        "task_state": task_state(trainer or make_task()),
         "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
     }
-    torch.save(state, path)
-    return path
 
 
 def task_state(task: Any) -> dict[str, Any]:

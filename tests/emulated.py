@@ -1,8 +1,8 @@
 """A GPU that is not there: tensors that say ``gpu:0`` and are computed on the CPU.
 
 Code takes the branches that it would take on a GPU, with real numbers; what mixes devices fails, as
-it would there; and what would be launched, waited for and copied is counted. Streams, events,
-kernels' own arithmetic and times are beyond it. It stands on private parts of torch.
+it would there; waits and copies are counted. Streams, events, kernels' own arithmetic and times are
+beyond it. It stands on private parts of torch.
 """
 
 from __future__ import annotations
@@ -35,16 +35,6 @@ try:
 except ImportError:
     IS_HERE = False
 
-KERNELS = {
-    "logsumexp": 8, "topk": 2, "sort": 2, "constant_pad_nd": 2, "masked_fill": 2, "scatter": 2,
-    "scatter_add": 2, "index_copy": 2,
-}  # fmt: skip
-"""Kernels that an operation launches on CUDA, if not a single one; by ATen's sources."""
-NOTHING = (
-    "empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh",
-    "_unsafe_view", "_reshape_alias",
-)  # fmt: skip
-"""Operations that launch nothing, beside views."""
 WAITING = (
     "_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive",
 )  # fmt: skip
@@ -80,18 +70,14 @@ class GpuTensor(torch.Tensor):
 
 
 class Emulation(TorchDispatchMode):
-    """Runs on the CPU what would run there; ``counts`` are ``launches``, ``waits`` (calls in
-    which the host waits), ``copies to host``, ``copies to device``, and those ``in passing``, for
-    which nobody waits."""
+    """Runs on the CPU what would run there; ``counts`` are ``waits`` (calls in which the host
+    waits), ``copies to host``, and those ``to device`` for which it waits."""
 
     device = torch.device(NAME, 0) if IS_HERE else torch.device("cpu")
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-
-    def clear(self) -> None:
-        self.counts.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -111,30 +97,20 @@ class Emulation(TorchDispatchMode):
         given, named = tree_unflatten(there, spec)
         if name in ("_to_copy", "copy_"):
             return self._copy(func, name, args, kwargs, given, named)
-        self._check(name, flat)
+        # Of another device's tensors a GPU takes single numbers alone.
+        strangers = [x for x in flat if isinstance(x, Tensor) and not isinstance(x, GpuTensor)]
+        if count := sum(x.dim() > 0 for x in strangers):
+            if not name.startswith("index"):
+                raise RuntimeError(f"{name}: expected all tensors on {NAME}:0, not on the CPU")
+            # An index on the host is copied, and waited for.
+            self.counts.update({"copies to device": count, "waits": count})
         if makes:
             named["device"] = torch.device("cpu")
         if name in WAITING or (name.startswith("index") and _has_mask(given)):
-            self.counts["waits"] += 1
-            self.counts["copies to host"] += 1
+            self.counts.update(["waits", "copies to host"])
         if name == "_local_scalar_dense":
             return func(*given, **named)
-        return self._launched(func, name, func(*given, **named), args)
-
-    def _check(self, name: str, flat: list[Any]) -> None:
-        """
-        Raises:
-            RuntimeError: tensors of two devices, of which a GPU takes only single numbers.
-        """
-        strangers = [
-            x for x in flat if isinstance(x, Tensor) and not isinstance(x, GpuTensor) and x.dim()
-        ]
-        if strangers and name.startswith("index"):
-            # An index on the host is copied, and waited for.
-            self.counts["copies to device"] += len(strangers)
-            self.counts["waits"] += len(strangers)
-        elif strangers:
-            raise RuntimeError(f"{name}: expected all tensors on {NAME}:0, found one on the CPU")
+        return _on_gpu(func, func(*given, **named), args)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
         """``to``, which is nothing where nothing changes, else a copy."""
@@ -157,49 +133,36 @@ class Emulation(TorchDispatchMode):
         passing = bool(kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2))
         if source.device.type == target.type:
             named.pop("device", None)
-            return self._launched(func, name, func(*given, **named), args)
-        if target.type == "cpu":
-            self.counts["copies to host"] += 1
-            self.counts["waits"] += 1
-        else:
-            self.counts["copies in passing" if passing else "copies to device"] += 1
-            self.counts["waits"] += not passing
+            return _on_gpu(func, func(*given, **named), args)
+        if target.type == "cpu" or not passing:
+            self.counts.update(
+                ["waits", f"copies to {'host' if target.type == 'cpu' else 'device'}"]
+            )
         if name == "copy_":
             given[0].copy_(given[1])
             return into
         made = func(*given, **{**named, "device": torch.device("cpu")}).clone()
         return made if target.type == "cpu" else GpuTensor(made)
 
-    def _launched(self, func: Any, name: str, result: Any, args: Any) -> Any:
-        """The result on the device, and its operation counted."""
-        if not func.is_view and name not in NOTHING:
-            self.counts["launches"] += KERNELS.get(name, 1)
-        for place, argument in enumerate(func._schema.arguments):
-            about = argument.alias_info
-            if about is not None and about.is_write and place < len(args):
-                # What was changed in place is what there was.
-                return args[place]
-        return tree_map_only(Tensor, GpuTensor, result)
+
+def _on_gpu(func: Any, result: Any, args: Any) -> Any:
+    """The result on the device; of an operation in place, its argument."""
+    for index, argument in enumerate(func._schema.arguments):
+        about = argument.alias_info
+        if about is not None and about.is_write and index < len(args):
+            return args[index]
+    return tree_map_only(Tensor, GpuTensor, result)
 
 
 class _Attention(TorchFunctionMode):
-    """Attention is one operation, which torch would take to pieces before they are dispatched."""
-
-    def __init__(self, counts: Emulation) -> None:
-        super().__init__()
-        self._emulation = counts
+    """Attention as a GPU's kernel returns it, which has slots before heads."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention or not isinstance(args[0], GpuTensor):
             return func(*args, **kwargs)
-        mask = kwargs.pop("attn_mask", None)
-        there = [None if x is None else x.elem for x in (*args, mask)]
+        there = [None if x is None else x.elem for x in (*args, kwargs.pop("attn_mask", None))]
         out = func(*there, **kwargs)
-        # The kernel pads a mask whose rows are not whole eights.
-        padded = mask is not None and mask.size(-1) % 8 != 0
-        self._emulation.counts["launches"] += 1 + 2 * padded
-        # A GPU's kernel has slots before heads.
         return GpuTensor(out.transpose(1, 2).contiguous().transpose(1, 2))
 
 
@@ -207,7 +170,7 @@ class _Attention(TorchFunctionMode):
 def emulated() -> Iterator[Emulation]:
     """The device is there; what it does is counted."""
     emulation = Emulation()
-    with _Attention(emulation), emulation:
+    with _Attention(), emulation:
         yield emulation
 
 
@@ -219,18 +182,16 @@ def _has_mask(given: Any) -> bool:
 def on_gpu(*modules: nn.Module) -> None:
     """Move weights and buffers there; what is tied stays so. In an emulation, once."""
     moved: dict[int, Any] = {}
-    for module in modules:
-        for part in module.modules():
-            for held in (part._parameters, part._buffers):
-                for name, tensor in held.items():
-                    if tensor is None or isinstance(tensor.data, GpuTensor):
-                        continue
-                    if id(tensor) not in moved:
-                        there: Any = GpuTensor(tensor.detach().clone())
-                        if isinstance(tensor, nn.Parameter):
-                            there = nn.Parameter(there, requires_grad=False)
-                        moved[id(tensor)] = there
-                    held[name] = moved[id(tensor)]  # type: ignore[assignment]
+    for part in (part for module in modules for part in module.modules()):
+        for stored in (part._parameters, part._buffers):
+            for name, tensor in stored.items():
+                if tensor is None or isinstance(tensor.data, GpuTensor):
+                    continue
+                if id(tensor) not in moved:
+                    there: Any = GpuTensor(tensor.detach().clone())
+                    is_weight = isinstance(tensor, nn.Parameter)
+                    moved[id(tensor)] = nn.Parameter(there, False) if is_weight else there
+                stored[name] = moved[id(tensor)]  # type: ignore[assignment]
 
 
 def to_gpu(batch: Any) -> Any:

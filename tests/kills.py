@@ -11,18 +11,16 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 UNFINISHED = (".part", ".lock")
 """Ends of names of files that a killed process may leave."""
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
 def load(name: str) -> Any:
@@ -48,14 +46,6 @@ def fork(run: Callable[[], int]) -> int:
         os._exit(status)
 
 
-def spawn(command: list[str]) -> int:
-    """Begin a program in a process group of its own; returns its id."""
-    nowhere = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    process.returncode = 0  # it is waited for here, not there
-    return process.pid
-
-
 def make_text(lines: int) -> str:
     return "".join(
         " ".join(f"w{(line * 7 + word * word) % 20}" for word in range(line % 10)) + "\n"
@@ -77,7 +67,6 @@ class Victim:
     alone: Path
     seconds: float = 0.0
     """The time of a run that is left alone."""
-    random: random.Random = field(default_factory=random.Random)
 
     def run_alone(self) -> None:
         """Make the run to compare others with."""
@@ -92,23 +81,21 @@ class Victim:
         while kills:
             folder.mkdir(exist_ok=True)
             process = self.start(folder)
-            end = time.monotonic() + self.random.uniform(0, 1.05 * self.seconds)
+            end = time.monotonic() + random.uniform(0, 1.05 * self.seconds)
             ended = status = 0
             while not ended and time.monotonic() < end:
                 time.sleep(0.002)
                 ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 assert status == 0, f"{self.name} does not go on"
-                self.finish(folder)
+                self.finished(folder, self.alone)
+                shutil.rmtree(folder)
                 continue
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
             kills -= 1
             self.check(folder, self.alone)
         assert self.wait(self.start(folder)) == 0, f"{self.name} does not go on"
-        self.finish(folder)
-
-    def finish(self, folder: Path) -> None:
         self.finished(folder, self.alone)
         shutil.rmtree(folder)
 
@@ -121,12 +108,6 @@ def names(folder: Path) -> list[str]:
     """Return the files of a folder but those that were being written."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     return sorted(str(p.relative_to(folder)) for p in paths if not p.name.endswith(UNFINISHED))
-
-
-def same_files(folder: Path, alone: Path) -> None:
-    assert names(folder) == names(alone)
-    for name in names(folder):
-        assert (folder / name).read_bytes() == (alone / name).read_bytes(), name
 
 
 def inference(world: Path, batch: int, lines: int = 120) -> Victim:
@@ -194,11 +175,15 @@ def translate_corpus(world: Path) -> Victim:
     def start(folder: Path) -> int:
         pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --max-len-b 9 --cpu"
         files = f"--input-path {source} --output-path {folder}/out --shard-lines 20"
-        command = [str(Path(sys.executable).with_name("specdec-translate-corpus")), str(world)]
-        return spawn([*command, *pair.split(), *files.split()])
+        command = Path(sys.executable).with_name("specdec-translate-corpus")
+        return fork(lambda: os.execv(command, [command, str(world), *f"{pair} {files}".split()]))
 
     def check(folder: Path, alone: Path) -> None:
         for path in (folder / "out").glob("*.txt"):
             assert path.read_bytes() == (alone / "out" / path.name).read_bytes()
 
-    return Victim("translate_corpus", start, check, same_files, world / "alone_corpus")
+    def finished(folder: Path, alone: Path) -> None:
+        assert names(folder) == names(alone)
+        check(folder, alone)
+
+    return Victim("translate_corpus", start, check, finished, world / "alone_corpus")

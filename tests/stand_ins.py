@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import flatten
+from drafters import flatten, trainer_state
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
@@ -130,21 +130,10 @@ class StandIn:
         task = make_task(stock.source_dictionary)
         task.target_dictionary = stock.target_dictionary
         model = vary_output(make_verifier(task, seed=self.seed, **self.settings)).float()
-        state: dict[str, Any] = {
-            "args": None,
-            "cfg": {
-                **OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True),
-                "model": Namespace(**{**flatten(model.args), **self.options, "arch": self.arch}),
-                "task": saved_task(stock),
-            },
-            "model": model.state_dict(),
-            "optimizer_history": [
-                {"num_updates": 7, "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
-            ],
-            "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-            "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
-        }
-        state["cfg"]["model"]._name = self.arch
+        named = {"arch": self.arch, "_name": self.arch}
+        cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True)
+        cfg["model"] = Namespace(**{**flatten(model.args), **self.options, **named})
+        state = trainer_state({**cfg, "task": saved_task(stock)}, model)
         for change in self.changes:
             state["model"] = change(state["model"])
         if self.before_cfg:

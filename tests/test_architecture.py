@@ -29,23 +29,23 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 166,
-    "checkpoints": 1540,
-    "cli": 1047,
+    "root": 156,
+    "checkpoints": 1471,
+    "cli": 1039,
     "criterions": 457,
     "data": 135,
     "decoding": 4648,
     "engines": 930,
-    "evaluation": 1525,
-    "files": 577,
-    "host": 326,
-    "inference": 1949,
-    "jobs": 1314,
+    "evaluation": 1486,
+    "files": 538,
+    "host": 323,
+    "inference": 1947,
+    "jobs": 1265,
     "models": 1797,
-    "tasks": 572,
+    "tasks": 569,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 131
+MAX_FILES = 130
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -1,4 +1,4 @@
-"""The processor's name, free cores, and memory that is given back to the system."""
+"""The processor's name, free cores, and children."""
 
 from __future__ import annotations
 
@@ -10,35 +10,21 @@ import pytest
 import torch
 
 from specdec_plugins import machine
-from specdec_plugins.machine import (
-    _describe,
-    choose_threads,
-    python_path,
-    python_program,
-)
+from specdec_plugins.machine import _describe, choose_threads, python_path, python_program
 
 EPYC = "AMD EPYC 7763 64-Core Processor"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
 
 
-@pytest.mark.parametrize(
-    ("brand", "flags", "size", "name"),
-    [
-        (EPYC, "fpu avx2 sse", "8192K", "AMD EPYC 7763 (avx2, L3 8 MiB)"),
-        (EPYC, "avx2 avx512f", "", "AMD EPYC 7763 (avx512)"),
-        (
-            XEON,
-            "avx2 avx512f avx512_bf16 avx512_vnni amx_tile amx_bf16",
-            "107520K",
-            "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)",
-        ),
-    ],
-)
-def test_a_processor_is_named_by_what_it_can_do(
-    brand: str, flags: str, size: str, name: str
-) -> None:
-    entry = f"processor\t: 0\nmodel name\t: {brand}\nflags\t\t: {flags}\npower management:\n\n"
-    assert _describe(entry * 2, size) == name
+def test_a_processor_is_named_by_what_it_can_do() -> None:
+    def named(brand: str, flags: str, size: str) -> str:
+        entry = f"processor\t: 0\nmodel name\t: {brand}\nflags\t\t: {flags}\npower management:\n\n"
+        return _describe(entry * 2, size)
+
+    assert named(EPYC, "fpu avx2 sse", "8192K") == "AMD EPYC 7763 (avx2, L3 8 MiB)"
+    abilities = "avx2 avx512f avx512_bf16 avx512_vnni amx_tile amx_bf16"
+    name = "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)"
+    assert named(XEON, abilities, "107520K") == name
 
 
 STAT = "cpu  {0} 0 0 0\ncpu0 {0} {1} 3 0 9 1 1 0 0 0\ncpu1 5 0 0 {0} 0 0 0 0 0 0\nintr 1\n"

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.inference import Settings, Translation, load_translator
 
-pytestmark = [needs_published, pytest.mark.no_cover]
+pytestmark = needs_published
 
 ALL = 200
 FEW = 48

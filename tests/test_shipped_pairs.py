@@ -20,8 +20,6 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, load_translator
 
-pytestmark = pytest.mark.no_cover
-
 ROOT = Path(__file__).resolve().parent.parent
 CAPTIONS, WMT = "multi30k.en-de", "wmt.en-de"
 SOURCES = {

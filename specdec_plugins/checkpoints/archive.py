@@ -26,11 +26,10 @@ from omegaconf.base import ContainerMetadata, Metadata
 from torch import Tensor
 
 from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.files.output import Location
 
 logger = logging.getLogger(__name__)
 
-FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 AGAIN = "copy or download it again"
 SAVED = "give a checkpoint that fairseq-train has saved"
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
@@ -42,7 +41,7 @@ DTYPES = (
 )
 
 
-def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_archive(path: Location) -> dict[str, Any]:
     """Read a file of ``torch.save`` that holds a dictionary, onto the CPU."""
     name = os.fspath(path)
     remedy = "name a checkpoint file (.pt), and only one"
@@ -145,18 +144,11 @@ def warn_once(message: str) -> None:
 def register_safe_globals() -> None:
     """Allow the contents of fairseq's checkpoints in every restricted ``torch.load``.
 
-    fairseq does not set ``weights_only``, and torch 2.6 and later then restrict reading: training
-    could not be resumed, nor could ``fairseq-generate`` load a model.
+    fairseq does not set ``weights_only``, and torch then restricts reading: training could not be
+    resumed, nor could ``fairseq-generate`` load a model.
     """
     known = torch.serialization.get_safe_globals()
     torch.serialization.add_safe_globals([g for g in safe_globals() if g not in known])
-
-
-def force_weights_only() -> None:
-    """Restrict fairseq's ``torch.load`` on torch 2.4 and 2.5, too, unless the user decided."""
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
-        os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
 
 
 class _Dtype:
@@ -199,8 +191,8 @@ def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
         number = f"{module}.scalar"
         stand_ins.append((lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0], number))
     for stand_in, name in stand_ins:
-        stand_in.__module__, _, stand_in.__name__ = name.rpartition(".")
-        stand_in.__qualname__ = stand_in.__name__
+        stand_in.__module__, _, stand_in.__qualname__ = name.rpartition(".")
+        stand_in.__name__ = stand_in.__qualname__
         yield stand_in
 
 

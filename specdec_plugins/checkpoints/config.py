@@ -182,8 +182,7 @@ def _converted(
     saved = {name: values[name] for name in known if values.get(name) is not None}
     for name in REFUSED.keys() & saved.keys():
         if saved.pop(name):
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {SUPPORTED}")
+            raise ConfigError(f"{name}: {REFUSED[name]} is not supported; {SUPPORTED}")
     for name, value in saved.items():
         if isinstance(value, Enum):
             saved[name] = value.value

@@ -13,7 +13,6 @@ from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.archive import one_line, warn_once
-from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
 
 KEY = "dictionaries"
@@ -33,28 +32,6 @@ def fingerprints(task: FairseqTask) -> dict[str, str]:
     """Return the fingerprints of a task's dictionaries, by side."""
     both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
     return {side: dictionary_fingerprint(both[side]) for side in SIDES if both[side] is not None}
-
-
-def noted(
-    task_state: Mapping[str, object],
-    multilingual: Multilingual | None,
-    folder: str,
-    languages: tuple[str | None, str | None],
-    name: str,
-) -> dict[str, object]:
-    """Return the ``task_state`` of the checkpoint ``name`` with fingerprints of the dictionaries of
-    a folder; ``languages`` are source and target."""
-    prints = {}
-    for side, language in zip(SIDES, languages, strict=True):
-        dictionary = load_dictionary(folder, language)
-        if multilingual is not None:
-            multilingual.augment(dictionary)
-        prints[side] = dictionary_fingerprint(dictionary)
-    if task_state.get(KEY, prints) != prints:
-        raise CheckpointError(
-            f"{name}: was trained with other dictionaries than those in {folder}; name their folder"
-        )
-    return {**task_state, KEY: prints}
 
 
 def load_dictionary(folder: str, language: str | None) -> Dictionary:

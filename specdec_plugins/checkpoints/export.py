@@ -17,7 +17,12 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
+from specdec_plugins.checkpoints.dictionaries import (
+    KEY,
+    SIDES,
+    dictionary_fingerprint,
+    load_dictionary,
+)
 from specdec_plugins.checkpoints.loading import (
     State,
     is_drafter,
@@ -72,14 +77,20 @@ def export_checkpoint(
             f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
     task, dictionaries = state["cfg"]["task"], training.dictionaries
-    for name, language in zip(("source_lang", "target_lang"), training.languages, strict=True):
+    for side, language in zip(SIDES, training.languages, strict=True):
         if language:
-            setattr(task, name, language)
+            setattr(task, f"{side}_lang", language)
     if dictionaries:
-        both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-        state["task_state"] = noted(
-            state["task_state"], state["multilingual"], dictionaries, both, source
-        )
+        prints = {}
+        for side in SIDES:
+            dictionary = load_dictionary(dictionaries, getattr(task, f"{side}_lang", None))
+            if state["multilingual"] is not None:
+                state["multilingual"].augment(dictionary)
+            prints[side] = dictionary_fingerprint(dictionary)
+        if state["task_state"].get(KEY, prints) != prints:
+            fault = f"was trained with other dictionaries than those in {dictionaries}"
+            raise CheckpointError(f"{source}: {fault}; name their folder")
+        state["task_state"] = {**state["task_state"], KEY: prints}
     if draft_from is not None:
         if not is_drafter(state):
             raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")

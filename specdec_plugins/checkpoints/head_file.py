@@ -11,6 +11,7 @@ from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.files.errors import CheckpointError, ConfigError
+from specdec_plugins.files.output import Location
 from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
@@ -18,8 +19,6 @@ from specdec_plugins.models.drafter import Drafter
 HEAD_FILE = "acceptance_head.pt"
 REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 PREFIX = "head."
-
-Location = str | os.PathLike[str]
 
 
 def find_head(drafter_path: Location, rule: str) -> Path | None:
@@ -50,8 +49,7 @@ def load_head(
         block_size: None for the drafter's.
 
     Raises:
-        CheckpointError: the file cannot be read or is no head, or the head is for another drafter
-            or scoring, or for smaller blocks.
+        CheckpointError: the file is no head, or one for another drafter, scoring or block size.
     """
     state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))
@@ -88,11 +86,10 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespa
 
 def _flags(scoring: Mapping[str, object]) -> str:
     """Return command-line flags, e.g. ``--beta 3 --tau 1.0``."""
-    names = {name: name.removeprefix("rule_").replace("_", "-") for name in scoring}
-    return " ".join(
-        f"--{names[name]}" if value is True else f"--{names[name]} {value}"
-        for name, value in scoring.items()
-    )
+    named = [
+        (n.removeprefix("rule_").replace("_", "-"), value) for n, value in sorted(scoring.items())
+    ]
+    return " ".join(f"--{n}" if value is True else f"--{n} {value}" for n, value in named)
 
 
 def _settings(path: Location, saved: object) -> HeadSettings:

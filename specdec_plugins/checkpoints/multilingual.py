@@ -114,17 +114,16 @@ class Multilingual(msgspec.Struct, frozen=True):
             values: options by name; those of ``langtoks`` as ``langtoks_main``.
             folder: that of the list of languages, if that is a file.
         """
-        saved: dict[str, Any] = {}
-        for name, value in values.items():
-            if value and isinstance(value, (bool, int, str, list, tuple)):
-                several = name in ("langs", "lang_pairs", "langtoks_specs")
-                saved[name] = value.split(",") if several and isinstance(value, str) else value
+        kinds = (bool, int, str, list, tuple)
+        saved: dict[str, Any] = {n: v for n, v in values.items() if v and isinstance(v, kinds)}
+        for name in ("langs", "lang_pairs", "langtoks_specs"):
+            if isinstance(saved.get(name), str):
+                saved[name] = saved[name].split(",")
         if "langs" not in saved and "lang_dict" in saved:
             # Training had the file elsewhere.
             path = os.path.join(folder, os.path.basename(str(saved["lang_dict"])))
             if not os.path.isfile(path):
-                fault = "its languages are listed in a file"
-                raise ConfigError(f"{fault}; put that beside it, as {path}")
+                raise ConfigError(f"its languages are listed in a file; put that there: {path}")
             args = Namespace(langs=None, lang_dict=path)
             saved["langs"] = MultilingualDatasetManager.load_langs(args)
         elif "langs" not in saved and isinstance(saved.get("lang_pairs"), (list, tuple)):
@@ -155,16 +154,9 @@ class Multilingual(msgspec.Struct, frozen=True):
         """Return all options of fairseq's task: these, and defaults."""
         parser = ArgumentParser()
         TranslationMultiSimpleEpochTask.add_args(parser)
-        defaults = vars(parser.parse_args(["."]))
         general = {"task": TASK, "data": None, "seed": 1, "dataset_impl": None}
-        pair = f"{self.langs[0]}-{self.langs[-1]}"
-        more = {"lang_pairs": pair, "shuffle_instance": False, **self.options()}
-        return {**defaults, **general, **more}
-
-    @property
-    def known(self) -> str:
-        """The languages in a sentence."""
-        return ", ".join(sorted(self.langs))
+        more = {"lang_pairs": f"{self.langs[0]}-{self.langs[-1]}", "shuffle_instance": False}
+        return {**vars(parser.parse_args(["."])), **general, **more, **self.options()}
 
     def augment(self, dictionary: Dictionary) -> None:
         """Add the tokens to a dictionary, as fairseq does."""
@@ -173,17 +165,14 @@ class Multilingual(msgspec.Struct, frozen=True):
         for tag in TAGS if self.add_data_source_prefix_tags else ():
             dictionary.add_symbol(tag)
 
-    def check(self, languages: tuple[str, str]) -> None:
-        """Check that the model has these languages, source and target."""
-        for flag, language in zip(("-s", "-t"), languages):
-            if language not in self.langs:
-                raise ConfigError(f"{flag} {language}: is none of the verifier's: {self.known}")
-
     def tokens(
         self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
     ) -> LanguageTokens:
         """Return the tokens of a direction, from source and target and both dictionaries."""
-        self.check(languages)
+        for flag, language in zip(("-s", "-t"), languages):
+            if language not in self.langs:
+                known = ", ".join(sorted(self.langs))
+                raise ConfigError(f"{flag} {language}: is none of the verifier's: {known}")
         none = dict.fromkeys(("extra_lang_pairs", "source_dict", "target_dict"))
         style = self.lang_tok_style.value
         args = Namespace(seed=0, lang_pairs=[], lang_tok_style=style, **none)

@@ -21,6 +21,7 @@ from specdec_plugins.checkpoints.loading import (
     save_state,
 )
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import Location
 from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
@@ -31,7 +32,6 @@ DETAILS = ("activation_fn", "no_scale_embedding", "no_token_positional_embedding
 """Settings by which encoders with weights of the same shapes compute something else. The published
 drafter was started from verifiers that differ in details."""
 
-Path = str | os.PathLike[str]
 Model = TypeVar("Model", bound=BaseFairseqModel)
 
 
@@ -47,7 +47,7 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
     if len(parts) == 2 and verifier is None:
         roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
         if sum(roles) == 1:
-            return parts[not roles[0]], parts[roles[0]]
+            return parts[roles.index(True)], parts[roles.index(False)]
     raise CheckpointError(
         f"--path {path}: give the drafter's checkpoint, and the verifier's with --AR-path, or one "
         "of each as drafter.pt:verifier.pt"
@@ -61,17 +61,17 @@ def unwrapped(model: Any) -> BaseFairseqModel:
     return model
 
 
-def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
+def load_verifier(path: Location, task: FairseqTask) -> TransformerModelBase:
     """Return the verifier of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, TransformerModelBase, "verifier")
 
 
-def load_drafter(path: Path, task: FairseqTask) -> Drafter:
+def load_drafter(path: Location, task: FairseqTask) -> Drafter:
     """Return the drafter of a checkpoint, frozen and in evaluation mode."""
     return _load(path, task, Drafter, "drafter")
 
 
-def _load(path: Path, task: FairseqTask, kind: type[Model], role: str) -> Model:
+def _load(path: Location, task: FairseqTask, kind: type[Model], role: str) -> Model:
     model = load_model(path, task)
     if not isinstance(model, kind):
         raise CheckpointError(
@@ -153,13 +153,7 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     weights = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
     extra = {k: value for k, value in state["extra_state"].items() if not k.startswith("ema")}
-    initial = {
-        "args": None,
-        "cfg": {part: vars(values) for part, values in state["cfg"].items()},
-        "model": weights,
-        "optimizer_history": state["optimizer_history"],
-        "task_state": state["task_state"],
-        "extra_state": extra,
-    }
-    save_state(initial, output)
+    cfg = {part: vars(values) for part, values in state["cfg"].items()}
+    stored = {name: state[name] for name in ("optimizer_history", "task_state")}
+    save_state({**stored, "args": None, "cfg": cfg, "model": weights, "extra_state": extra}, output)
     return list(weights)

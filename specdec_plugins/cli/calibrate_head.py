@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
-from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.output import reserved
 
 PROG = program("calibrate_head.py")
 
@@ -32,12 +31,9 @@ def main(argv: Sequence[str]) -> None:
     add("--subset", default="valid", help="of the data (default: valid)")
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
-    add("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse_args(argv)
-    if args.plot:
-        check_plotting("or leave out --plot")
-    outputs = [("OUTPUT", args.output), ("--plot", args.plot)]
+    outputs = [("OUTPUT", args.output)]
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved(outputs, inputs.items()):
         models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
@@ -47,8 +43,6 @@ def main(argv: Sequence[str]) -> None:
         temperature, bias = calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
         calibrated = predictions.at(temperature, bias)
-        if args.plot:
-            calibration.plot_reliability(calibrated, args.plot, args.output)
     stages = {"uncalibrated": predictions, "calibrated": calibrated}
     reports = {stage: calibration.report(figures) for stage, figures in stages.items()}
     rows = {f"{s} {name}": reports[s][name] for s in stages for name in ("token", "survival")}

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.pair import write_initial_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.output import reserved
 
 PROG = program("encoder_initial.py")
 

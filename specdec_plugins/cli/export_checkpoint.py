@@ -14,7 +14,7 @@ from pathlib import Path
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.files.command import Parser, command, program, put
-from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.output import reserved
 
 PROG = program("export_checkpoint.py")
 

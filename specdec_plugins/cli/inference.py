@@ -24,8 +24,7 @@ from tqdm import tqdm
 from specdec_plugins.files.command import command, program, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_json
+from specdec_plugins.files.output import reserved, write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report

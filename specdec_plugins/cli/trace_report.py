@@ -16,8 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from specdec_plugins.files.command import Parser, command, program
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import reserved, write_whole
 from specdec_plugins.inference.trace_page import build_page, read_trace
 
 PROG = program("trace_report.py")

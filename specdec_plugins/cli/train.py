@@ -22,7 +22,7 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import InferenceError, UsageError, explained
-from specdec_plugins.files.lock import LOCK, locked
+from specdec_plugins.files.output import LOCK, locked
 
 PROG = program("train.py")
 TASK = "translation_specdec"

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from specdec_plugins.files.command import command, positive, program, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lock import work_folder
+from specdec_plugins.files.output import work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN

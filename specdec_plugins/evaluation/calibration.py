@@ -18,9 +18,8 @@ from specdec_plugins.checkpoints.head_file import load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.kernels import Floats
-from specdec_plugins.evaluation.plots import new_figure
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.files.output import JsonObject, Location, whole_file
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -122,22 +121,6 @@ def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
         "token": (token, predictions.decided),
         "survival": (token.cumprod(-1), predictions.open),
     }
-
-
-def plot_reliability(predictions: Predictions, path: Location, title: str) -> None:
-    """Write a PNG of the reliability diagrams of tokens and of survival."""
-    figure = new_figure((10, 4.6))
-    panels = zip(figure.subplots(1, 2), _predicted(predictions).items())
-    for axes, (name, (predicted, where)) in panels:
-        count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
-        axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
-        axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")
-        axes.plot(mean, rate, color="#0072B2", marker="o", label="observed rate")
-        axes.set(xlabel="predicted probability", ylabel="observed rate", title=name)
-        axes.legend(loc="upper left")
-    figure.suptitle(title)
-    with whole_file(path) as file:
-        figure.savefig(file, format="png", dpi=120)
 
 
 class TrainedHead:

@@ -5,7 +5,6 @@ It is run as its users run it: the padding symbol, which no trained verifier pre
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,15 +15,6 @@ from specdec_plugins.evaluation.worker import Decoded, Tokens
 if TYPE_CHECKING:
     from ctranslate2 import Translator
 
-KERNELS = {
-    "": {},
-    "avx512": {"CT2_FORCE_CPU_ISA": "AVX512"},
-    "mkl": {"CT2_USE_MKL": "1", "CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1"},
-    "unpacked": {"CT2_USE_EXPERIMENTAL_PACKED_GEMM": "0"},
-}
-"""Kernels that follow a precision and a colon, as in ``int8:mkl``; by itself it runs AVX2 kernels,
-MKL on Intel's processors only, and there with packed weights."""
-
 
 @dataclass
 class CTranslate2Job:
@@ -33,7 +23,7 @@ class CTranslate2Job:
     model: str
     """Its folder."""
     compute_type: str
-    """A precision, perhaps with a colon and one of ``KERNELS``."""
+    """A precision."""
     threads: int
     batches: Sequence[Sequence[Tokens]]
     longest: Sequence[Sequence[int]]
@@ -43,17 +33,10 @@ class CTranslate2Job:
 
     def load(self) -> None:
         """Open the model."""
-        precision, _, kernels = self.compute_type.partition(":")
-        if kernels not in KERNELS:
-            raise ValueError(f"{kernels} must be one of {', '.join(filter(None, KERNELS))}")
-        # Before the import, which reads them.
-        os.environ.update(KERNELS[kernels])
         import ctranslate2
 
-        threads = {"inter_threads": 1, "intra_threads": self.threads}
-        self._translator = ctranslate2.Translator(
-            self.model, device="cpu", compute_type=precision, **threads
-        )
+        about = {"device": "cpu", "compute_type": self.compute_type, "inter_threads": 1}
+        self._translator = ctranslate2.Translator(self.model, intra_threads=self.threads, **about)
 
     def decode(self, batches: int, seed: int) -> Decoded:
         """Decode the first ``batches``; nothing is drawn."""

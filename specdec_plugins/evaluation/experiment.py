@@ -21,8 +21,7 @@ from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.lock import work_folder
-from specdec_plugins.files.output import JsonObject
+from specdec_plugins.files.output import JsonObject, work_folder
 from specdec_plugins.inference.report import describe_settings, versions
 from specdec_plugins.machine import cores, processor_name
 

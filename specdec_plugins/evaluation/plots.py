@@ -20,20 +20,24 @@ COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#99
 """Colours of Okabe and Ito (2008), which the colour-blind can tell apart."""
 
 
-def check_plotting(instead: str = "or give --no-plots") -> None:
-    """Refuse to plot without matplotlib, an extra; say what to do ``instead``."""
+def check_plotting() -> None:
+    """Refuse to plot without matplotlib, an extra."""
     if find_spec("matplotlib") is None:
-        raise ValueError(f"the plots need matplotlib: pip install matplotlib, {instead}")
+        raise ValueError("the plots need matplotlib: pip install matplotlib, or give --no-plots")
 
 
 def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
     """Yield the plots by name, with a panel for each text, batch size and number of threads."""
+    # Only here: matplotlib is an extra. Without pyplot, which looks for a display.
+    from matplotlib.figure import Figure
+
     drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
     for name, panel, shown in (("speed", _speed, groups), ("pareto", _pareto, drafting)):
         filled = [group for group in shown if group]
         if not filled:
             continue
-        figure = new_figure((7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))))
+        size = 7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))
+        figure = Figure(figsize=size, layout="constrained")
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
             where = group[0].where
@@ -73,14 +77,6 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
 
 def _color(result: Result) -> str:
     return COLORS[sum(map(ord, result.system.policy)) % len(COLORS)]
-
-
-def new_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of this size in inches."""
-    # Only here: matplotlib is an extra. Without pyplot, which looks for a display.
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout="constrained")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -49,7 +49,7 @@ class System:
     settings: Settings
     """Settings of a run; of CTranslate2 only the limits count."""
     compute_type: str | None = None
-    """CTranslate2's precision, perhaps with kernels; None for other systems."""
+    """CTranslate2's precision; None for other systems."""
 
     @property
     def policy(self) -> str:

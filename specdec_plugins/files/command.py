@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,8 +27,8 @@ class Parser(argparse.ArgumentParser):
     """A command's parser, which shows its module's text. Errors are one line."""
 
     def __init__(self, prog: str, text: str | None, usage: str | None = None) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, usage, text, formatter_class=formatter, allow_abbrev=False)
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, usage, text, formatter_class=raw, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
@@ -50,10 +49,7 @@ def program(script: str) -> str:
 
 
 def command(
-    prog: str,
-    interrupted: str = "interrupted",
-    failed: int | None = None,
-    logs: bool = True,
+    prog: str, interrupted: str = "interrupted", failed: int | None = None, logs: bool = True
 ) -> Callable[[Main], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
@@ -71,9 +67,9 @@ def command(
         @wraps(main)
         def run(argv: Sequence[str] | None = None) -> int:
             for number in (signal.SIGTERM, signal.SIGHUP):
-                is_main = threading.current_thread() is threading.main_thread()
-                if is_main and signal.getsignal(number) is signal.SIG_DFL:
-                    signal.signal(number, _stop)
+                with suppress(ValueError):  # in a thread
+                    if signal.getsignal(number) is signal.SIG_DFL:
+                        signal.signal(number, _stop)
             try:
                 if logs:
                     _prepare_terminal(prog)
@@ -87,10 +83,6 @@ def command(
                     raise  # from fairseq: its traceback is of use
                 status, message = failed or 1 + isinstance(error, ValueError), str(error)
                 logger.debug("traceback:", exc_info=True)
-            except RuntimeError as error:
-                if type(error).__name__ != "OutOfMemoryError":
-                    raise
-                status, message = 1, "the GPU's memory does not suffice; give a smaller --batch"
             tell(f"{prog}: {' '.join(message.split())}")
             return status
 

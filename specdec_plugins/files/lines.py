@@ -44,7 +44,7 @@ class InputLines:
         self.drafts: InputLines | None = None
         """A draft for each line."""
         self._stream = stream
-        self._fault: InferenceError | None = None
+        self._fault: Exception | None = None
 
     @classmethod
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
@@ -65,30 +65,28 @@ class InputLines:
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
-        if self.path is None or not self.is_file:
+        if not self.is_file:
             return None
-        lines, end = complete_lines(self.path)
-        return lines + (end < os.path.getsize(self.path))
+        with open(str(self.path), "rb") as file:
+            return sum(1 for _ in file)
 
     def __iter__(self) -> Iterator[Line]:
         drafts = iter(self.drafts or ())
         try:
-            while self._fault is None:
-                with explained(f"{self.name}: cannot be read"):
-                    line = self._stream.readline()
-                if not line:
-                    return
+            while self._fault is None and (line := self._stream.readline()):
                 self.number += 1
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                text = text.removesuffix("\n").removesuffix("\r")
                 draft = next(drafts, None)
                 if self.drafts is not None and draft is None:
                     self.drafts.check()
                     raise InferenceError(f"{self.drafts.name}: has no line {self.number}")
-                text = text.removesuffix("\n").removesuffix("\r")
                 yield Line(self.number, text, draft=None if draft is None else draft.text)
         except UnicodeDecodeError:
             fault = f"line {self.number} is not UTF-8; unpack or convert the file (iconv)"
             self._fault = InferenceError(f"{self.name}: {fault}")
+        except OSError as error:
+            self._fault = InferenceError(f"{self.name}: cannot be read ({error.strerror or error})")
         except InferenceError as error:
             self._fault = error
 
@@ -106,12 +104,11 @@ class OutputLines:
 
     def __init__(self, path: str, resume: bool = False, flag: str = "--output-path") -> None:
         """Look at the output; ``-`` is standard output."""
-        self.path, self._flag = path, flag
+        self.path, self._name = path, f"{flag} {path}"
         self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
         """True if it is, or will be, an ordinary file."""
         self.done = 0
         """Complete lines of an earlier run, which stay."""
-        self._file: IO[bytes] | None = None
         if resume and not self.resumable:
             raise InferenceError(f"--resume: needs an ordinary file to go on with; give {flag}")
         if resume and os.path.exists(path):
@@ -120,7 +117,8 @@ class OutputLines:
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the lines that stay, and over everything else."""
-        with explained(f"{self._flag} {self.path}: cannot be written to"):
+        with explained(f"{self._name}: cannot be written to"):
+            self._file: IO[bytes]
             if self.path == STANDARD:
                 self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
             elif self.done:
@@ -132,7 +130,6 @@ class OutputLines:
 
     def write(self, text: str) -> None:
         """Write a line through to the system."""
-        assert self._file is not None
         line = rest = memoryview(f"{text}\n".encode())
         try:
             while rest:
@@ -140,15 +137,14 @@ class OutputLines:
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.path == STANDARD:
                 raise
-            fault = f"{self._flag} {self.path}: cannot be written to ({error.strerror})"
+            fault = f"{self._name}: cannot be written to ({error.strerror})"
             if self.resumable:
                 self._file.truncate(self._file.tell() - (len(line) - len(rest)))
                 fault += "; lines before are kept, go on with --resume"
             raise InferenceError(fault) from error
 
     def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 def complete_lines(path: str, max_: int | None = None) -> tuple[int, int]:
@@ -157,6 +153,5 @@ def complete_lines(path: str, max_: int | None = None) -> tuple[int, int]:
     with open(path, "rb") as file:
         for line in islice(file, max_):
             if line.endswith(b"\n"):
-                lines += 1
-                end += len(line)
+                lines, end = lines + 1, end + len(line)
     return lines, end

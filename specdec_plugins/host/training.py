@@ -44,10 +44,7 @@ def refuse_precision(cfg: object) -> None:
     The program ends with one line: fairseq would show a traceback, or train in float32.
     """
     # Without a parsed command line the values are names of fairseq's options, not bools.
-    options = ("cpu", "tpu", "fp16", "memory_efficient_fp16", "amp")
-    asked = {name for name in options if getattr(cfg, name, None) is True}
-    if "memory_efficient_fp16" in asked:
-        asked.discard("fp16")  # which that includes
+    asked = {n for n in ("cpu", "tpu", "fp16", "amp") if getattr(cfg, n, None) is True}
     if "tpu" in asked and find_spec("torch_xla") is None:
         fault = "--bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is not installed"
     elif {"fp16", "amp"} & asked and ("cpu" in asked or not torch.cuda.is_available()):

@@ -17,8 +17,7 @@ from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.lock import NamedPaths, check_paths
-from specdec_plugins.files.output import JsonObject, file_digest
+from specdec_plugins.files.output import JsonObject, NamedPaths, check_paths, file_digest
 from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator

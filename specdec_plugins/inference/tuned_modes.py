@@ -20,7 +20,7 @@ from specdec_plugins.files.output import JsonObject, as_read, differing, file_di
 from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
-from specdec_plugins.machine import cache_folder, make_cache_folder, processor_name
+from specdec_plugins.machine import cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,6 @@ def table_path(key: JsonObject) -> Path:
 def save_table(table: Table) -> Path:
     """Store a table in place of an older one; return its file."""
     path = table_path(table.key)
-    make_cache_folder()
     write_json(path, msgspec.to_builtins(table))
     return path
 

@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -71,14 +71,11 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     rest: list[str] = []
     for folder, folders, names in os.walk(path, onerror=_refuse):
         for item in (Path(folder, name) for name in (*folders, *names)):
-            name, entered = (
-                item.relative_to(path).as_posix(),
-                item.is_dir() and not item.is_symlink(),
-            )
+            entered = item.is_dir() and not item.is_symlink()
             if item.name.startswith(".") or not (entered or item.is_file()):
-                rest.append(name)
+                rest.append(item.relative_to(path).as_posix())
             elif not entered:
-                files[name] = item
+                files[item.relative_to(path).as_posix()] = item
         folders[:] = [name for name in folders if not name.startswith(".")]
     if not files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
@@ -112,8 +109,8 @@ def read_corpus(
                     data.decode("utf-8")
                 except UnicodeDecodeError as error:
                     line = first_line + data.count(b"\n", 0, error.start) + 1
-                    fault = f"{path}: line {line} is not UTF-8 ({error.reason})"
-                    raise InferenceError(f"{fault}; convert the file (iconv)") from error
+                    fault = f"{path}: line {line} is not UTF-8; convert the file (iconv)"
+                    raise InferenceError(fault) from error
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
                 about = (number, start, len(data), first_line, len(lines))
                 shards.append(Shard(str(path), str(made), *about, drafted))
@@ -146,22 +143,10 @@ def finish(corpus: Corpus, output: Path) -> None:
     """Put the shards together, and remove them."""
     for name, shards in corpus.items():
         if not (output / name).exists():
-            write_whole(output / name, _checked(shards))
+            write_whole(output / name, (Path(shard.output).read_bytes() for shard in shards))
     for folder in (output / FOLDER).iterdir():
         if folder.is_dir():
             shutil.rmtree(folder)
-
-
-def _checked(shards: Sequence[Shard]) -> Iterator[bytes]:
-    """Yield the translations of shards, each of as many lines as it must have."""
-    for shard in shards:
-        data = Path(shard.output).read_bytes()
-        if data.count(b"\n") != shard.lines or not data.endswith(b"\n"):
-            raise InferenceError(
-                f"{shard.output}: is damaged (it must have {shard.lines} lines); remove it, and "
-                "run the same command again"
-            )
-        yield data
 
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:

@@ -23,7 +23,6 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.archive import force_weights_only
 from specdec_plugins.checkpoints.config import saved_model, stored_languages
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
@@ -123,9 +122,7 @@ class TranslationSpecdecTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: object) -> TranslationSpecdecTask:
-        """Set up the task as fairseq does; from here on fairseq too reads checkpoints without
-        running their code."""
-        force_weights_only()
+        """Set up the task as fairseq does, with a warning where it will not read UTF-8."""
         warn_of_locale()
         return super().setup_task(cfg, **kwargs)
 

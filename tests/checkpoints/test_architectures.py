@@ -16,20 +16,17 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models.transformer import TransformerModel, base_architecture
-from fairseq.models.transformer_align import TransformerAlignModel
 from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
-from stand_ins import STAND_INS, StandIn
+from stand_ins import StandIn
 
 from specdec_plugins.checkpoints.config import saved_model
-from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.cli import check, encoder_initial, inference
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import ConfigError
 
 UNKNOWN = StandIn(arch="transformer_4x")
-OTHER_NAME = StandIn(arch="indic_base")
 
 
 def saved(kind: StandIn, folder: Path) -> dict[str, Any]:
@@ -100,12 +97,3 @@ def test_doors_are_told_that_a_field_is_harmless(tmp_path: Path) -> None:
     for door, arguments in doors:
         assert door.main(arguments) in (1, 2)
         assert door.main([*arguments, "--as-transformer"]) == 0
-
-
-def test_a_model_that_aligns(tmp_path: Path) -> None:
-    kind = STAND_INS["align"]
-    target = tmp_path / "exported.pt"
-    export_checkpoint(str(kind.save(tmp_path / "verifier.pt")), str(target))
-    model = load_model(target, kind.task())
-    assert isinstance(model, TransformerAlignModel)
-    assert model.alignment_layer == 1

@@ -49,17 +49,6 @@ def test_encoder_output_is_the_verifiers_bit_for_bit(name: str, tmp_path: Path) 
         assert torch.equal(begun, untouched)
 
 
-def test_weights_that_fairseq_saved_twice_are_no_mismatch(tmp_path: Path) -> None:
-    """fairseq 0.12.2 stores the encoder layers in a second, packed form too."""
-    verifier = make_verifier().float()
-    packed = torch.nn.Parameter(torch.zeros(48, 16))
-    verifier.encoder.layers[0].register_parameter("in_proj_weight", packed)
-    path = save_checkpoint(tmp_path / "verifier.pt", verifier)
-    assert "layers.0.in_proj_weight" not in init_encoder_from(
-        make_causal().encoder, str(path), make_task()
-    )
-
-
 MISMATCHES: list[tuple[dict[str, Any], str]] = [
     ({"encoder_embed_dim": 32}, "encoder.embed_tokens.weight"),
     ({"encoder_layers": 1}, "encoder.layers.1."),

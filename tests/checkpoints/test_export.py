@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import make_task, make_verifier
-from drafters import flatten, make_causal, save_checkpoint
+from drafters import flatten, make_causal, save_checkpoint, trainer_state
 
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
@@ -24,22 +22,14 @@ from specdec_plugins.models.drafter import VOCABULARY
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     model = make_verifier(make_task(), share_all_embeddings=True).float()
-    state: dict[str, Any] = {
-        "cfg": {
-            "model": Namespace(
-                **flatten(model.args), arch="transformer", data="/home/me/bin", save_dir="/home/me"
-            ),
-            "task": {"_name": "translation", "data": "/home/me/bin", "source_lang": "en"},
-            "criterion": {"_name": "cross_entropy"},
-        },
-        "args": None,
-        "model": model.state_dict(),
-        "optimizer_history": [{"num_updates": 7, "optimizer_name": "FairseqAdam"}],
-        "extra_state": {"train_iterator": {"epoch": 1}},
-        "last_optimizer_state": {"state": {0: torch.zeros(100_000)}},
+    paths = {"data": "/home/me/bin", "save_dir": "/home/me"}
+    cfg = {
+        "model": Namespace(**flatten(model.args), arch="transformer", **paths),
+        "task": {"_name": "translation", "data": "/home/me/bin", "source_lang": "en"},
+        "criterion": {"_name": "cross_entropy"},
     }
     path = tmp_path / "trained.pt"
-    torch.save(state, path)
+    torch.save(trainer_state(cfg, model), path)
     return path
 
 
@@ -79,14 +69,6 @@ def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path:
     assert size < sum(unique.values()) + 60_000
 
 
-def test_no_path_of_the_training_machine_is_left(trained: Path, tmp_path: Path) -> None:
-    target = tmp_path / "small.pt"
-    export_checkpoint(str(trained), str(target))
-    assert b"/home/me" in trained.read_bytes()
-    assert b"/home/me" not in target.read_bytes()
-    assert load_state(target)["cfg"]["task"].source_lang == "en"
-
-
 def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
     drafter: Path, tmp_path: Path
 ) -> None:
@@ -100,11 +82,13 @@ def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
 
 
 def test_a_verifier_of_our_task_is_one_of_fairseqs(trained: Path, tmp_path: Path) -> None:
-    """So that it needs no plugin."""
+    """So that it needs no plugin; no path of the machine that trained it is left."""
     state = torch.load(trained, weights_only=False)
     state["cfg"]["task"] = {"_name": "translation_specdec", "block_size": 3, "target_lang": "de"}
     torch.save(state, trained)
     export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    assert b"/home/me" in trained.read_bytes()
+    assert b"/home/me" not in (tmp_path / "small.pt").read_bytes()
     config = torch.load(tmp_path / "small.pt", weights_only=False)["cfg"]
     assert config["task"]["_name"] == config["model"].task == "translation"
     assert config["task"]["target_lang"] == config["model"].target_lang == "de"
@@ -165,29 +149,11 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     assert VOCABULARY not in load_state(again)["model"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"--draft-vocabulary": "6"}, "6: must be from 2 to the 5 kinds of tokens that .*text.de"),
-        ({"--dictionaries": None}, "--draft-vocabulary: needs .*--dictionaries"),
-        ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
-        ({"text": b"w0 " * 30 + b"Katze"}, "of 32 tokens 1 are not in the dictionary"),
-    ],
-)
-def test_a_draft_vocabulary_that_cannot_be_chosen(
-    flags: dict[str, Any],
-    message: str,
-    drafter: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    save_checkpoint(tmp_path / "verifier.pt", make_verifier(make_task()), target_lang="de")
+def test_text_that_is_segmented_otherwise_is_refused(drafter: Path, tmp_path: Path) -> None:
     text, target = tmp_path / "text.de", tmp_path / "small.pt"
-    text.write_bytes(flags.pop("text", text.read_bytes()))
-    source = tmp_path / flags.pop("SOURCE", drafter.name)
-    usual = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
-    pairs = [(flag, str(value)) for flag, value in {**usual, **flags}.items() if value is not None]
-    argv = [str(source), str(target), *(part for pair in pairs for part in pair)]
-    assert export_script.main([*argv, "-s", "en"]) == 1
-    assert re.search(message, capsys.readouterr().err)
+    folder = Training(dictionaries=str(tmp_path))
+    for content, count in (("w0 " * 30 + "Katze", 2), ("w0 w1", 6)):
+        text.write_text(content, "utf-8")
+        with pytest.raises(CheckpointError, match=r"text\.de"):
+            export_checkpoint(str(drafter), str(target), folder, (count, str(text)))
     assert not target.exists()

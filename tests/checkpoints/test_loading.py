@@ -103,7 +103,7 @@ class TestSafeGlobals:
     def test_fairseq_itself_can_read_a_checkpoint(
         self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(archive.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
+        monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")  # the default
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
         assert state["cfg"].model.arch == "transformer"
 
@@ -135,18 +135,6 @@ class TestSafeGlobals:
         torch.save(np.array([{}, "x"], dtype=object), path)
         with pytest.raises(Exception, match="not a number"):
             torch.load(path, weights_only=True)
-
-
-@pytest.mark.parametrize(("version", "forced"), [("2.4.1+cpu", "1"), ("2.6.0", None)])
-def test_weights_only_is_forced_by_version(
-    version: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (archive.FORCE_WEIGHTS_ONLY, archive.FORCE_ANYTHING):
-        monkeypatch.setenv(name, "")  # so that it is restored afterwards
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(torch, "__version__", version)
-    archive.force_weights_only()
-    assert os.environ.get(archive.FORCE_WEIGHTS_ONLY) == forced
 
 
 class TestLoadState:
@@ -190,7 +178,7 @@ class TestRefusals:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         if trusting:  # not even where the user lets torch run everything
-            monkeypatch.setenv(archive.FORCE_ANYTHING, "1")
+            monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
         trace = checkpoint.with_name("trace")
         state = {**make_state(task), "extra": Payload(os.system, f"touch {trace}")}
         torch.save(state, checkpoint, _use_new_zipfile_serialization=zipped)
@@ -248,11 +236,11 @@ class TestBadFiles:
         assert trained == {"weight", "bias"}
 
     def test_other_dictionary(self, checkpoint: Path) -> None:
-        with pytest.raises(CheckpointError, match=r"encoder.embed_tokens.weight has shape"):
+        with pytest.raises(CheckpointError, match=r"size mismatch for encoder.embed_tokens.weight"):
             load_model(checkpoint, make_task(words=16))
 
     def test_missing_and_unknown_weights(self, checkpoint: Path, task: TranslationTask) -> None:
         weights = load_state(checkpoint)["model"]
         renamed = {key.replace(".fc1.", ".fc9."): value for key, value in weights.items()}
-        with pytest.raises(CheckpointError, match=r"layers.0.fc1.weight is missing.* and 5 more"):
+        with pytest.raises(CheckpointError, match=r"Missing key.*layers.0.fc1.weight"):
             load_model(save_changed(checkpoint, model=renamed), task)

@@ -52,13 +52,13 @@ def test_all_tools_read_what_the_model_is(name: str, tmp_path: Path) -> None:
 def test_tools_stop_at_weights_that_they_do_not_know(tmp_path: Path) -> None:
     path = StandIn().save(tmp_path / "odd.pt")
     state = torch.load(path, weights_only=False)
-    name, fault = "decoder.layers.0.fc3.weight", "is unknown"
+    name = "decoder.layers.0.fc3.weight"
     state["model"][name] = torch.zeros(2)
     torch.save(state, path)
     target = tmp_path / "out.pt"
     for write in (export_checkpoint, write_initial_checkpoint):
-        with pytest.raises(CheckpointError, match=f"{name} {fault}; give a checkpoint"):
+        with pytest.raises(CheckpointError, match=f"Unexpected key.*{name}"):
             write(str(path), str(target))
-    with pytest.raises(CheckpointError, match=f"{name} {fault}"):
+    with pytest.raises(CheckpointError, match=f"Unexpected key.*{name}"):
         init_encoder_from(make_causal().encoder, str(path), make_task())
     assert not target.exists()

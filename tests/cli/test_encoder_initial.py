@@ -114,7 +114,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     torch.save(state, tmp_path / "drafter.pt")
     for source, target, message in (
         ("nothing.pt", "out.pt", "no such file"),
-        ("no_encoder.pt", "out.pt", "the weights are not those of"),
+        ("no_encoder.pt", "out.pt", "the weights do not fit the model"),
         ("drafter.pt", "out.pt", "is a drafter, not a verifier"),
         ("verifier.pt", "nowhere/out.pt", "its folder cannot be written to"),
     ):

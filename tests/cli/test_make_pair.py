@@ -156,7 +156,7 @@ def test_the_recipe_runs(made: Path) -> None:
     ("given", "message"),
     [
         ({"--dictionaries": "{0}"}, "{0}/dict.en.txt: no such file"),
-        ({"--dictionaries": "{0}/others"}, "has shape "),
+        ({"--dictionaries": "{0}/others"}, "size mismatch for"),
         ({"SOURCES": "{0}/few"}, "SOURCES {0}/few: has 99 lines with words"),
         ({"OUT": "12:05/made"}, "':'"),
         ({"OUT": "en,de"}, "','"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from specdec_plugins.evaluation.calibration import (
     Predictions,
     fit_calibration,
     metrics,
-    plot_reliability,
     report,
 )
 
@@ -143,13 +141,3 @@ class TestReport:
         assert found["token"]["ece"] < 0.01
         assert found["survival"]["ece"] < 0.01
         assert found["token"]["auroc"] > 0.7
-
-
-class TestDiagram:
-    def test_a_png_is_written(self, tmp_path: Path) -> None:
-        pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
-        path = tmp_path / "reliability.png"
-        plot_reliability(sampled(200, 4), path, "a head")
-        data = path.read_bytes()
-        assert data.startswith(b"\x89PNG")
-        assert len(data) > 10_000

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lock import check_paths, reserved, work_folder
+from specdec_plugins.files.output import check_paths, reserved, work_folder
 
 HOLD = """
 import sys, time
-from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.output import reserved
 with reserved([("--output-path", sys.argv[1])]):
     print("held", flush=True)
     time.sleep(600)
@@ -98,7 +98,7 @@ def test_two_names_of_a_file(tmp_path: Path, kind: str) -> None:
 def test_standard_streams(tmp_path: Path, redirections: str, outputs: str, fault: bool) -> None:
     """They are known by their descriptors, wherever a shell has sent them."""
     code = (
-        "from specdec_plugins.files.lock import check_paths\n"
+        "from specdec_plugins.files.output import check_paths\n"
         f"check_paths([('--json', '{outputs}')], [('--in', '-')])"
     )
     (tmp_path / "in").touch()

@@ -19,8 +19,7 @@ from jobs import Numberer
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
-from specdec_plugins.files.lock import LOCK, work_folder
-from specdec_plugins.files.output import JsonObject, differing
+from specdec_plugins.files.output import LOCK, JsonObject, differing, work_folder
 from specdec_plugins.inference import Settings
 from specdec_plugins.jobs.corpus import (
     FOLDER,
@@ -212,23 +211,6 @@ def test_a_job_goes_on_wherever_it_was_stopped(
         expected = [f"{number}:{line}\n" for number, line in enumerate(text.splitlines(), 1)]
         assert (output / name).read_text() == "".join(expected)
     assert sorted(path.name for path in output.iterdir()) == [FOLDER, "a", "b", "c"]
-
-
-def test_a_damaged_shard_is_not_put_together(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    corpus = read(source, output)
-    with job(output):
-        run(corpus, output)
-        damaged = Path(corpus["a.txt"][1].output)
-        for text in ("", "one\n", "one\ntwo\nthree\n", "one\n\ntwo"):
-            damaged.write_text(text)
-            with pytest.raises(InferenceError, match=rf"{damaged.name}: is damaged .* 2 lines"):
-                finish(corpus, output)
-        assert not (output / "a.txt").exists()
-        damaged.unlink()
-        assert run(corpus, output) == 1
-        finish(corpus, output)
-    check(output)
 
 
 def about(source: Path, model: Path, lines: int = 2, seed: int = 1, **more: Any) -> JsonObject:

@@ -11,18 +11,22 @@ from itertools import islice
 from pathlib import Path
 
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.lock import work_folder
-from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
+from specdec_plugins.files.output import (
+    JsonObject,
+    file_digest,
+    work_folder,
+    write_json,
+    write_whole,
+)
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import Done, PairJob, shown
 from specdec_plugins.jobs.make_pair.text import worded_lines
-from specdec_plugins.jobs.make_pair.training import SHARE, TrainingLog
+from specdec_plugins.jobs.make_pair.training import read_log
 
 STAGES = (
     stages.check,
     stages.segment,
     stages.distil,
-    stages.plan,
     stages.train,
     stages.export,
     stages.measure,
@@ -45,7 +49,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
         made_of: JsonObject = {}
         for stage in STAGES:
             name = stage.__name__
-            if name == "plan":
+            if name == "train":
                 made_of |= {"hours": job.hours, "updates": job.updates}
             if not is_done(job.out, done.get(name, {}), made_of):
                 job.say(f"{name} …")
@@ -84,7 +88,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
         small = replace(job, out=few.parent / "out", sources=few, workers=None)
         small = replace(small, hours=None, updates=TRIED_UPDATES)
         done = make(small, "train")
-        recipe, log = small.layout.recipe.read_text("utf-8"), TrainingLog(small.layout.log)
+        recipe, (_, pace) = small.layout.recipe.read_text("utf-8"), read_log(small.layout.log)
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
     share = lines / sum(done["segment"]["lines"].values())
     seconds = {
@@ -95,8 +99,8 @@ def rehearse(job: PairJob) -> Iterator[str]:
     updates = job.updates
     if updates is None:
         left = stages.time_to_train(job, sum(seconds.values()))
-        updates = stages.plan_of_time(left, log, 0, 0.0).updates
-    seconds["train"] = updates * log.pace / (1 - SHARE)
+        updates = stages.updates_in(left, pace)
+    seconds["train"] = updates * pace / (1 - stages.SHARE)
     seconds["export, measure"] = stages.FINISH
     seconds["all"] = sum(seconds.values())
     yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training, here:"

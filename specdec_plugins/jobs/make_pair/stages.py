@@ -29,16 +29,14 @@ from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTAT
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.jobs.make_pair import text
-from specdec_plugins.jobs.make_pair.job import Command, Done, Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
 from specdec_plugins.jobs.make_pair.training import (
     BEST,
     BETWEEN,
     LAST,
-    SHARE,
     VALIDATIONS,
     WARMUP,
-    Plan,
-    TrainingLog,
+    read_log,
     trained,
     watch,
     write_recipe,
@@ -53,6 +51,8 @@ CHECKED, COMPARED = 20, 200
 """Lines by which the verifier is checked, and the pair is compared with it at the end."""
 FIRST = 60
 """Updates by which the speed is measured."""
+SHARE = 0.1
+"""Share of the time of a training that is left to validations."""
 FINISH = 180.0
 """Seconds reserved for exporting and measuring; at most a quarter of all."""
 
@@ -151,45 +151,52 @@ def distil_command(job: PairJob, shards: Path) -> Command:
     return ["specdec-translate", *flags]
 
 
-def train_command(layout: Layout) -> list[object]:
-    """Return the drafter's training."""
-    return ["specdec-train", layout.bin, "--recipe", layout.recipe, "--save-dir", layout.training]
+def train(job: PairJob, done: Done) -> JsonObject:
+    """Write the drafter's recipe, and train it; interrupted, it ends with the best so far.
 
-
-def plan(job: PairJob, done: Done) -> JsonObject:
-    """Write the drafter's recipe, for as many updates as the budget has.
-
-    How many fit into hours, the first updates tell.
+    The first updates tell how many fit into the hours.
     """
-    layout, begin = job.layout, time.monotonic()
+    layout, begin, interrupted = job.layout, time.monotonic(), False
+    command: list[object] = ["specdec-train", layout.bin]
+    command += ["--recipe", layout.recipe, "--save-dir", layout.training]
     verifier = load_verifier(layout.verifier, build_task(job.settings()))
-    updates, trained_before = trained(layout.training / LAST)
-    if job.hours is None:
-        assert job.updates is not None
-        total = max(job.updates, updates)
-        interval = max(BETWEEN, -(-total // VALIDATIONS))
-        # Two validations of almost the same drafter would tell nothing.
-        chosen = Plan(total, total if total < 2 * interval else interval)
-    else:
+    updates, seconds = trained(layout.training / LAST)
+    total, hours = job.updates or 0, 0.0
+    if job.hours is not None:
         if updates < FIRST:
             whole = 10 * WARMUP
-            write_recipe(job, verifier, Plan(whole, FIRST))
+            write_recipe(job, verifier, whole, FIRST)
             flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
             flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
-            watch(job, [*train_command(layout), *flags], layout.log, FIRST)
+            watch(job, [*command, *flags], layout.log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
-        left = time_to_train(job, spent + trained_before + time.monotonic() - begin)
-        chosen = plan_of_time(left, TrainingLog(layout.log), *trained(layout.training / LAST))
-    write_recipe(job, verifier, chosen)
-    return {**vars(chosen), "files": [layout.recipe]}
+        left = time_to_train(job, spent + seconds + time.monotonic() - begin)
+        updates, seconds = trained(layout.training / LAST)
+        total = updates + updates_in(left, read_log(layout.log)[1])
+        hours = (seconds + left) / 3600
+    total = max(total, updates)
+    interval = max(BETWEEN, -(-total // VALIDATIONS))
+    # Two validations of almost the same drafter would tell nothing.
+    write_recipe(job, verifier, total, total if total < 2 * interval else interval, hours)
+    try:
+        if updates < total:
+            watch(job, command, layout.log, total)
+    except KeyboardInterrupt:
+        if not (layout.training / BEST).exists():
+            raise
+        interrupted = True
+    return {
+        "files": [layout.training / BEST],
+        "points": sorted(read_log(layout.log)[0].items()),
+        "hours": trained(layout.training / LAST)[1] / 3600,
+        "interrupted": interrupted,
+        "processor": processor_name(),
+    }
 
 
-def plan_of_time(seconds: float, log: TrainingLog, done: int, trained: float) -> Plan:
-    """Return the plan that fills so many seconds after ``done`` updates, ``trained`` seconds."""
-    updates = done + max(1, int(seconds * (1 - SHARE) / log.pace))
-    rare = int(log.validation / log.pace / SHARE) + 1
-    interval = max(BETWEEN, -(-updates // VALIDATIONS), rare)
-    return Plan(updates, interval, (trained + seconds) / 3600)
+def updates_in(seconds: float, pace: float) -> int:
+    """Return the updates of so many seconds each that fit, with validations, into a time."""
+    return int(seconds * (1 - SHARE) / pace)
 
 
 def time_to_train(job: PairJob, spent: float) -> float:
@@ -197,33 +204,12 @@ def time_to_train(job: PairJob, spent: float) -> float:
     assert job.hours is not None
     whole = 3600 * job.hours
     left = whole - spent - min(FINISH, whole / 4)
-    if left <= 0:
+    if left <= 0 and not (job.layout.training / BEST).exists():
         raise InferenceError(
             f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
             "the rest; give more, what is done is kept"
         )
-    return left
-
-
-def train(job: PairJob, done: Done) -> JsonObject:
-    """Train the drafter as planned; interrupted, it ends with the best drafter so far."""
-    layout, interrupted = job.layout, False
-    total, hours = done["plan"]["updates"], done["plan"]["hours"]
-    try:
-        updates, seconds = trained(layout.training / LAST)
-        if updates < total and not 0 < 3600 * hours <= seconds:
-            watch(job, train_command(layout), layout.log, total)
-    except KeyboardInterrupt:
-        if not (layout.training / BEST).exists():
-            raise
-        interrupted = True
-    return {
-        "files": [layout.training / BEST],
-        "points": sorted(TrainingLog(layout.log).points.items()),
-        "hours": trained(layout.training / LAST)[1] / 3600,
-        "interrupted": interrupted,
-        "processor": processor_name(),
-    }
+    return max(0.0, left)
 
 
 def export(job: PairJob, done: Done) -> JsonObject:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -22,12 +21,8 @@ from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
 from specdec_plugins.machine import processor_name, python_path, python_program
 
-Groups = dict[str, JsonObject]
-
 VALIDATIONS, BETWEEN = 20, 50
 """Maximum validations of a training, and minimum updates between two."""
-SHARE = 0.1
-"""Share of the time that validations may take."""
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 START = "$ "
 """The beginning of a log's line that shows the command which logs the next lines."""
@@ -98,26 +93,22 @@ checkpoint:
 """Settings of every drafter's training; they were measured to learn fastest."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The length of a training."""
+def write_recipe(
+    job: PairJob, verifier: TransformerModelBase, updates: int, interval: int, hours: float = 0.0
+) -> None:
+    """Write the settings of a drafter's training; widths are the verifier's.
 
-    updates: int
-    """The update at which it ends, and its learning rate is 0."""
-    interval: int
-    """Updates between validations."""
-    hours: float = 0.0
-    """Training stops after so many hours; 0: it does not."""
-
-
-def write_recipe(job: PairJob, verifier: TransformerModelBase, plan: Plan) -> None:
-    """Write the settings of a drafter's training; widths are the verifier's."""
+    Args:
+        updates: the update at which it ends, and its learning rate is 0.
+        interval: updates between validations.
+        hours: hours after which it stops; 0: it does not.
+    """
     layer, width = verifier.decoder.layers[0], int(verifier.decoder.output_embed_dim)
     source, target = job.languages
     recipe = OmegaConf.create(RECIPE)
-    sized: Groups = {
+    sized: dict[str, JsonObject] = {
         "common": {
-            "log_interval": max(1, min(10, plan.updates // 4)),
+            "log_interval": max(1, min(10, updates // 4)),
             "cpu" if job.on_cpu else "fp16": True,
         },
         "task": {
@@ -134,14 +125,14 @@ def write_recipe(job: PairJob, verifier: TransformerModelBase, plan: Plan) -> No
             "decoder_attention_heads": int(layer.self_attn.num_heads),
             **_encoder(verifier, width),
         },
-        "lr_scheduler": {"warmup_updates": max(1, min(WARMUP, plan.updates // 10))},
+        "lr_scheduler": {"warmup_updates": max(1, min(WARMUP, updates // 10))},
         "optimization": {
             "lr": [round(PEAK * min(1.0, WIDTH / width), 6)],
-            "max_update": plan.updates,
-            "stop_time_hours": round(plan.hours, 5),
+            "max_update": updates,
+            "stop_time_hours": round(hours, 5),
         },
-        "dataset": {"validate_interval_updates": plan.interval},
-        "checkpoint": {"save_interval_updates": plan.interval},
+        "dataset": {"validate_interval_updates": interval},
+        "checkpoint": {"save_interval_updates": interval},
     }
     if job.on_cpu:
         sized["dataset"]["num_workers"] = 0
@@ -175,34 +166,24 @@ def _encoder(verifier: TransformerModelBase, width: int) -> JsonObject:
     return {name: value for name, value in options.items() if value is not False}
 
 
-class TrainingLog:
-    """Figures in a log of fairseq-train's ``--log-format json``."""
-
-    def __init__(self, path: Path) -> None:
-        self.points: dict[int, float] = {}
-        """Acceptance length of each validation, by update."""
-        self.validation = 0.0
-        """Seconds of the last validation."""
-        seconds, count = 0.0, 0
-        before: tuple[datetime, int] | None = None
-        for line in path.read_text("utf-8", "replace").splitlines():
-            if line.startswith(START):
-                before = None
-            if (figures := read_line(line)) is None:
-                continue
+def read_log(path: Path) -> tuple[dict[int, float], float]:
+    """Return the acceptance length of each validation by update, and the seconds of an update."""
+    points: dict[int, float] = {}
+    seconds, count = 0.0, 0
+    before: tuple[datetime, int] | None = None
+    for line in path.read_text("utf-8", "replace").splitlines():
+        if figures := read_line(line):
             time, updates, length = figures
-            passed = (time - before[0]).total_seconds() if before else 0.0
-            if length is None:
-                count += updates - before[1] if before else 0
-                seconds += passed
-                before = time, updates
-            else:
-                self.points[updates] = length
-                self.validation = passed or self.validation
-                before = None
-        # Where nothing was counted the hours alone end the training.
-        self.pace = max(1e-3, seconds / max(1, count))
-        """Seconds an update, without validations and restarts."""
+            if length is not None:
+                points[updates] = length
+            elif before:
+                seconds += (time - before[0]).total_seconds()
+                count += updates - before[1]
+            before = None if length is not None else (time, updates)
+        elif line.startswith(START):
+            before = None
+    # Where nothing was counted the hours alone end the training.
+    return points, max(1e-3, seconds / max(1, count))
 
 
 def read_line(line: str) -> tuple[datetime, int, float | None] | None:
@@ -249,15 +230,10 @@ def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -
                 file.write(line)
                 file.flush()
                 last = line.strip() or last
-                if (figures := read_line(line)) is None:
-                    continue
-                bar.update(figures[1] - bar.n)
-                if (length := figures[2]) is not None:
-                    bar.set_postfix_str(f"acceptance length {length:.2f}")
-                    if bar.disable:
-                        job.say(
-                            f"  {figures[1]} updates of {total}: acceptance length {length:.2f}"
-                        )
+                if figures := read_line(line):
+                    bar.update(figures[1] - bar.n)
+                    if figures[2] is not None:
+                        bar.set_postfix_str(f"acceptance length {figures[2]:.2f}")
         finally:
             child.kill()
     if child.wait():

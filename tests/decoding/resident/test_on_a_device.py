@@ -89,7 +89,7 @@ def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
     with emulated() as emulation:
         generator = make(pair[1], recorded(), controller, limits={"min_len": 8})
         generator.generate([], batch)  # What is made once is made.
-        emulation.clear()
+        emulation.counts.clear()
         generator.statistics = DecodingStatistics()
         generator.generate([], batch)
         waits, steps = emulation.counts["waits"], generator.statistics.steps

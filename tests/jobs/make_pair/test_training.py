@@ -11,45 +11,28 @@ from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import training
-from specdec_plugins.jobs.make_pair.stages import plan_of_time, time_to_train
-from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, watch
+from specdec_plugins.jobs.make_pair.stages import time_to_train, updates_in
+from specdec_plugins.jobs.make_pair.training import LAST, read_log, watch
 
 AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
 
 
-def inner(updates: int) -> str:
-    return f'{{"epoch": 1, "num_updates": "{updates}"}}'
-
-
-def valid(updates: int, length: float) -> str:
-    return f'{{"valid_acceptance_length": "{length}", "valid_num_updates": "{updates}"}}'
-
-
-def write_log(path: Path) -> TrainingLog:
-    """Half a second an update, a validation of 4 seconds, and a training that was killed."""
+def test_a_log_of_a_training_that_was_killed(tmp_path: Path) -> None:
+    """Half a second an update, without validations, and the time before the second start."""
+    valid = '{"valid_acceptance_length": "1.5", "valid_num_updates": "20"}'
+    inner = '{{"epoch": 1, "num_updates": "{}"}}'.format
     lines = [
         (0, 0, "train_inner", inner(10)),
         (0, 5, "train_inner", inner(20)),
-        (0, 9, "valid", valid(20, 1.5)),
+        (0, 9, "valid", valid),
         (0, 40, "train_inner", inner(30)),
         (0, 50, "train_inner", '{"num_upda'),
     ]
     text = "".join(AT.format(*line) for line in lines) + "$ specdec-train\nno line of a log\n"
     again = [(30, 0, "train_inner", inner(30)), (30, 5, "train_inner", inner(40))]
-    path.write_text(text + "".join(AT.format(*line) for line in again), "utf-8")
-    return TrainingLog(path)
-
-
-def test_a_log_of_a_training_that_was_killed(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log")
-    assert (log.pace, log.validation, log.points) == (0.5, 4.0, {20: 1.5})
-
-
-def test_hours_become_updates_and_a_limit(tmp_path: Path) -> None:
-    """Validations take a tenth at most."""
-    log = write_log(tmp_path / "log")
-    assert plan_of_time(3000.0, log, 60, 600.0) == Plan(60 + 5400, 273, 1.0)
-    assert plan_of_time(100.0, log, 60, 30.0).interval * 0.5 >= 10 * 4.0
+    (tmp_path / "log").write_text(text + "".join(AT.format(*line) for line in again), "utf-8")
+    assert read_log(tmp_path / "log") == ({20: 1.5}, 0.5)
+    assert updates_in(3000.0, 0.5) == 5400
 
 
 def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TranslationSpecdecTask:
         dataset_impl=None,
         train_subset="train",
         required_seq_len_multiple=1,
-        num_shards=1,
-        shard_id=0,
     )
     task = TranslationSpecdecTask.setup_task(cfg)
     for split in ("train", "valid"):

@@ -24,7 +24,7 @@ from conftest import (
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
+from specdec_plugins.checkpoints.loading import KEY, fingerprints
 from specdec_plugins.checkpoints.pair import init_encoder_from, load_drafter
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.checkpoints import use_plain_encoder

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 156,
-    "checkpoints": 1471,
+    "checkpoints": 1462,
     "cli": 1039,
     "criterions": 457,
     "data": 135,
@@ -45,7 +45,7 @@ CEILINGS = {
     "tasks": 569,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 130
+MAX_FILES = 129
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -7,6 +7,7 @@ allocated that the file does not fill.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from argparse import Namespace
@@ -20,14 +21,19 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from specdec_plugins.checkpoints.archive import SAVED, check_weights, load_archive, one_line
+from specdec_plugins.checkpoints.archive import (
+    SAVED,
+    check_weights,
+    load_archive,
+    one_line,
+    warn_once,
+)
 from specdec_plugins.checkpoints.config import (
     saved_languages,
     saved_model,
     saved_task,
     stored_languages,
 )
-from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import Location, whole_file
@@ -39,6 +45,10 @@ from specdec_plugins.host.checkpoints import (
 from specdec_plugins.models.drafter import Drafter
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
+KEY = "dictionaries"
+"""The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
+model loads with a wrong one of the right size, and translates into nonsense."""
+SIDES = ("source", "target")
 
 
 class State(TypedDict):
@@ -172,6 +182,39 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         raise CheckpointError(
             f"{name}: its {cfg.arch} model cannot be built: {one_line(error)}; {OTHER_DICTIONARIES}"
         ) from error
+
+
+def dictionary_fingerprint(dictionary: Dictionary) -> str:
+    """Return the SHA-256 of a fairseq dictionary's symbols, in their order."""
+    digest = hashlib.sha256()
+    for symbol in dictionary.symbols:
+        digest.update(symbol.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
+def fingerprints(task: FairseqTask) -> dict[str, str]:
+    """Return the fingerprints of a task's dictionaries, by side."""
+    both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
+    return {
+        side: dictionary_fingerprint(words) for side, words in both.items() if words is not None
+    }
+
+
+def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:
+    """Compare a task's dictionaries with those that the checkpoint ``name`` was trained with.
+
+    A checkpoint of another program, which names none, gets a warning.
+    """
+    saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
+    if not isinstance(saved, Mapping):
+        warn_once(f"{name}: does not say which dictionaries it was trained with; check yours")
+        return
+    for side, current in fingerprints(task).items():
+        if saved.get(side) != current:
+            raise CheckpointError(
+                f"{name}: was trained with another {side} dictionary (other words, or another "
+                "order of them); give the data directory that it was trained with"
+            )
 
 
 def save_state(state: Mapping[str, object], path: Location) -> int:

@@ -12,8 +12,8 @@ from fairseq.models.transformer import TransformerEncoderBase, TransformerModelB
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
-from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.loading import (
+    check_dictionaries,
     is_drafter,
     load_model,
     load_state,

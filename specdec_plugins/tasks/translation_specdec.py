@@ -24,7 +24,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.config import saved_model, stored_languages
-from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
+from specdec_plugins.checkpoints.loading import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
 from specdec_plugins.checkpoints.pair import (
     check_pair,

@@ -12,8 +12,12 @@ from fairseq.data import Dictionary
 from test_loading import make_state, make_task
 
 from specdec_plugins.checkpoints import archive
-from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint, fingerprints
-from specdec_plugins.checkpoints.loading import load_model
+from specdec_plugins.checkpoints.loading import (
+    KEY,
+    dictionary_fingerprint,
+    fingerprints,
+    load_model,
+)
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

@@ -10,9 +10,8 @@ import torch
 from conftest import make_task, make_verifier
 from drafters import flatten, make_causal, save_checkpoint, trainer_state
 
-from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
-from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.loading import KEY, dictionary_fingerprint, load_state
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies

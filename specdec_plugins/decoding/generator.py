@@ -241,13 +241,15 @@ class SpeculativeGenerator:
         self, controller: Controller, judges: bool, net_input: NetInput
     ) -> ResidentLoop | None:
         """Return the resident loop, if it can decode this batch."""
+        if self._resident is None:
+            return None
         obstacles = {
             f"--controller {controller.name} decides anew at every step": not controller.steady,
             "--trace reads every draft": judges,
             "targets begin with forced tokens": FORCED in net_input or BEGINS in net_input,
             "drafts are texts": self._source is not None,
         }
-        if self._resident is None or not any(obstacles.values()):
+        if not any(obstacles.values()):
             return self._resident
         self._resident.engine.fall_back(next(x for x, applies in obstacles.items() if applies))
         return None

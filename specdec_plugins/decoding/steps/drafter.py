@@ -168,14 +168,15 @@ class CachedDrafter(CachedModel):
 
     def _features(
         self, prefixes: Prefixes, rows: Tensor | None, inputs: Sequence[Tensor]
-    ) -> Tensor:
+    ) -> Tensor | None:
         """Return the verifier's states for new tokens; for an engine, of all slots: a sum is
         cheaper than writing to a part."""
         _, is_mask, positions, *_ = inputs
+        if prefixes.features is None:
+            shape = *positions.shape, self.step.channels
+            return None if self._in_place else torch.zeros(shape, dtype=self._dtype)
         if self._in_place:
             positions = positions[:, : max(prefixes.new)]
-        if prefixes.features is None:
-            return torch.zeros(*positions.shape, self.step.channels).to(is_mask.device, self._dtype)
         index = indices(len(positions), self._device) if rows is None else rows
         features = prefixes.features[index[:, None], positions]
         # Zeros, since int8 products are scaled by the largest number.

@@ -58,7 +58,7 @@ class HeadSettings:
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
         """Return the settings of such a mapping."""
         fields = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-        rule = {name: saved[name] for name in saved.keys() - fields - FORMER}
+        rule = {name: saved[name] for name in saved if name not in {*fields, *FORMER}}
         return cls(**fields, rule=rule)
 
 

@@ -209,8 +209,13 @@ class BlockCausalDrafter(Drafter):
         return cls(cfg, encoder, decoder, target.eos())
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
+        cfg, width = self.cfg, verifier.decoder.output_embed_dim
+        read = {"verifier": cfg.verifier_features, "decoder": cfg.share_verifier_encoder}
+        for part, is_read in read.items():
+            if is_read and (value := getattr(cfg, f"{part}_embed_dim")) != width:
+                raise ValueError(f"--{part}-embed-dim {value}: the verifier's is {width}")
         super().attach_verifier(verifier)
-        if self.cfg.share_verifier_encoder:
+        if cfg.share_verifier_encoder:
             self.decoder._tables = (verifier.decoder,)
 
 

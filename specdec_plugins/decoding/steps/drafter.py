@@ -169,8 +169,7 @@ class CachedDrafter(CachedModel):
     def _features(
         self, prefixes: Prefixes, rows: Tensor | None, inputs: Sequence[Tensor]
     ) -> Tensor | None:
-        """Return the verifier's states for new tokens; for an engine, of all slots: a sum is
-        cheaper than writing to a part."""
+        """Return the verifier's states for new tokens; of all slots, where a sum is cheaper."""
         _, is_mask, positions, *_ = inputs
         if prefixes.features is None:
             shape = *positions.shape, self.step.channels

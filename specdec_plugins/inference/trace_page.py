@@ -19,7 +19,6 @@ from specdec_plugins.files.errors import InferenceError, counted, explained
 from specdec_plugins.files.lines import STANDARD, OutputLines
 
 PAD = "<pad>"
-"""fairseq's symbol, in every dictionary."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class SentenceTrace:
     """The steps; none for a line without words, which no model was run for."""
     forced: list[str] = field(default_factory=list)
     """The tokens of the target prefix, which came before the first step."""
+    sampled: bool = False
 
     def to_json(self) -> str:
         """Return the line, without a line feed."""

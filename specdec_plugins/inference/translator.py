@@ -222,8 +222,8 @@ class Translator:
         text = "\t".join(self.codec.decode(hypothesis["tokens"]) for hypothesis in several)
         best = hypotheses[0]
         tokens = [self.codec.target[token] for token in best["tokens"].tolist()]
-        forced, trace = best.get("forced", 0), None
+        forced, trace, sampled = best.get("forced", 0), None, self.settings.rule.draws
         if "trace" in best:
-            trace = SentenceTrace(line.text, text, best["trace"], tokens[:forced])
+            trace = SentenceTrace(line.text, text, best["trace"], tokens[:forced], sampled)
         score = float(best["score"]) if "score" in best else None
         return Translation(text, tokens, score, best.get("accepted", []), forced, trace)

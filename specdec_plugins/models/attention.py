@@ -23,10 +23,7 @@ def attended(
 ) -> Tensor:
     """Return attention ``(batch, slots, channels)`` for queries of that shape.
 
-    Args:
-        keys, values: ``(batch, heads, n, dim)``.
-        mask: added to the scores.
-        probability: dropout.
+    ``keys``, ``values``: ``(batch, heads, n, dim)``; ``mask`` is added to the scores.
     """
     heads = int(keys.size(1))
     if torch.onnx.is_in_onnx_export():

@@ -42,6 +42,7 @@ SENTENCES = [
             ),
             StepTrace(["e", "</s>", "f"], 3, 2, None, 3.0),
         ],
+        sampled=True,
     ),
     SentenceTrace("", "", []),
     SentenceTrace("x" * 300, "y", [StepTrace(["q" * 300, "r"], 2, 0, "</s>", 4.0)]),

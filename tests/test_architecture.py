@@ -38,7 +38,7 @@ CEILINGS = {
     "engines": 930,
     "evaluation": 1486,
     "files": 538,
-    "host": 323,
+    "host": 322,
     "inference": 1947,
     "jobs": 1265,
     "models": 1799,

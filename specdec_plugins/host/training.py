@@ -39,12 +39,11 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
 
 
 def refuse_precision(cfg: object) -> None:
-    """End a training whose precision this machine does not have.
-
-    The program ends with one line: fairseq would show a traceback, or train in float32.
-    """
+    """End a training with one line if this machine does not have its precision."""
     # Without a parsed command line the values are names of fairseq's options, not bools.
-    asked = {n for n in ("cpu", "tpu", "fp16", "amp") if getattr(cfg, n, None) is True}
+    options = ("cpu", "tpu", "fp16", "memory_efficient_fp16", "amp")
+    asked = {name for name in options if getattr(cfg, name, None) is True}
+    asked -= {"fp16"} if "memory_efficient_fp16" in asked else set()
     if "tpu" in asked and find_spec("torch_xla") is None:
         fault = "--bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is not installed"
     elif {"fp16", "amp"} & asked and ("cpu" in asked or not torch.cuda.is_available()):

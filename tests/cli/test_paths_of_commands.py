@@ -64,7 +64,6 @@ def test_inference(folder: Path, refused: Callable[..., None], flag: str, name: 
         ("encoder_initial", "{0}/checkpoint.pt {0}/link"),
         ("trace_report", "{0}/checkpoint.pt {0}/link"),
         ("calibrate_head", "{0}/checkpoint.pt {0}/link"),
-        ("calibrate_head", "{0}/head.pt {0}/new.pt --plot {0}/new.pt"),
         ("inference", f"{INFERENCE} --output-path {{0}}/new --trace {{0}}/new.resume"),
     ],
 )

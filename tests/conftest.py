@@ -25,7 +25,7 @@ from specdec_plugins.engines import choice
 from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 
 register()
-# To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.
+# To compile a model takes longer than most tests: ONNX Runtime runs where a test asks for it.
 choice.is_installed = lambda engine: not choice.ENGINES[engine].libraries
 _parse = OverridesParser.parse_rule
 

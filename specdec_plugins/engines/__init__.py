@@ -1,1 +1,1 @@
-"""Engines run pure steps: PyTorch as it is, OpenVINO, CUDA graphs. No fairseq in here."""
+"""Engines run pure steps: PyTorch as it is, ONNX Runtime, CUDA graphs. No fairseq in here."""

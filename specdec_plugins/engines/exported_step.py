@@ -35,9 +35,9 @@ class ExportedStep:
         """The names of the model's inputs for each input of the step that is not None."""
         with torch.no_grad():
             results = list(zip(step(*self._first), step(*self._second), strict=True))
-        given = [x for x in zip(self._first, self._second) if x[0] is not None]
+        present = [x for x in zip(self._first, self._second) if x[0] is not None]
         origins: dict[tuple[int, ...], tuple[int, int, int]] = {}
-        for less, (index, both) in product((0, 1), enumerate(given)):
+        for less, (index, both) in product((0, 1), enumerate(present)):
             for axis, sizes in enumerate(zip(*(x.shape for x in both if x is not None))):
                 origins.setdefault(tuple(size - less for size in sizes), (index, axis, less))
         self.results: list[tuple[Shape, torch.dtype]] = [

@@ -138,10 +138,10 @@ class _Session:
         ]
 
     def __call__(self, *inputs: Tensor | None) -> Results:
-        given = [x for x in inputs if x is not None]
-        for target, x in zip(self._inputs, given, strict=True):
+        present = [x for x in inputs if x is not None]
+        for target, x in zip(self._inputs, present, strict=True):
             target.set(x)
-        results = [result.sized(given) for result in self._results]
+        results = [result.sized(present) for result in self._results]
         self._session.run_with_iobinding(self._binding)
         return tuple(x.clone() if index in self._fresh else x for index, x in enumerate(results))
 

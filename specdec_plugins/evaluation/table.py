@@ -74,8 +74,8 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     for parts in product(experiment.texts, experiment.batches, experiment.threads):
         where = Conditions(*parts)
         key = where.text.name, where.batch, where.threads
-        found = [(system, made[(*key, system.name)]) for system in experiment.systems]
-        groups.append([Result(system, where, runs) for system, runs in found if runs])
+        named = [(system, made[(*key, system.name)]) for system in experiment.systems]
+        groups.append([Result(system, where, runs) for system, runs in named if runs])
     return [group for group in groups if group]
 
 

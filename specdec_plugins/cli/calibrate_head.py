@@ -14,16 +14,14 @@ from collections.abc import Sequence
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.table import markdown
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
 
-PROG = program("calibrate_head.py")
 
-
-@command(PROG, failed=1)
+@command(failed=1)
 def main(argv: Sequence[str]) -> None:
     """Fit the head, write it, and print how good its predictions are."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("checkpoint", help="a checkpoint of scripts/train_head.sh")
     add("output", help="the file to write: acceptance_head.pt beside its drafter")

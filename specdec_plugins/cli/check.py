@@ -28,14 +28,13 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import decode, gap, read_text
-from specdec_plugins.files.command import Parser, command, positive, program, put
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.machine import processor_name
 
-PROG = program("check.py")
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
 """Random words may have outputs that end only here."""
 MADE = 20
@@ -44,7 +43,7 @@ MADE = 20
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or the folder of a pair")
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
@@ -58,7 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@command(PROG, failed=2)
+@command(failed=2)
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)

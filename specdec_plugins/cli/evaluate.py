@@ -36,12 +36,10 @@ from specdec_plugins.inference.ctranslate2 import convert_verifier, is_installed
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 
-PROG = program("evaluate.py")
-
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="(AR tree)")
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
@@ -62,7 +60,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-@command(PROG, "interrupted; finished runs are kept, the same command goes on")
+@command("interrupted; finished runs are kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
@@ -83,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
             for run in measure(experiment, args.output_path, bar.set_description_str):
                 runs.append(run)
                 bar.update()
-    text = table(experiment, runs, baseline, shlex.join([PROG, *argv]))
+    text = table(experiment, runs, baseline, shlex.join([program(), *argv]))
     write_whole(args.output_path / "table.md", [text.encode()])
     groups = results(experiment, runs)
     records = (record for group in groups for record in sentence_records(group))

@@ -13,16 +13,14 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
 
-PROG = program("export_checkpoint.py")
 
-
-@command(PROG)
+@command()
 def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     add("target", metavar="TARGET", help="the file to write")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import command, program, tell
+from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
 from specdec_plugins.files.output import reserved, write_json
@@ -33,13 +33,12 @@ from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
 from specdec_plugins.machine import choose_threads
 
-PROG = program("inference.py")
-logger = logging.getLogger(PROG)
+logger = logging.getLogger(__name__)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
     add = parser.output.add_argument
@@ -51,7 +50,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-@command(PROG, "interrupted; the lines written so far are complete (see --resume)")
+@command("interrupted; the lines written so far are complete (see --resume)")
 def main(argv: Sequence[str]) -> None:
     """Translate the input to the output, and report."""
     args = parse(argv)

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
-from specdec_plugins.files.command import Parser, command, positive, program, put
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
@@ -32,13 +32,12 @@ from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
 from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
 
-PROG = program("make_pair.py")
 HOURS = 4.0
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
     add("sources", metavar="SOURCES", type=Path, help="raw text of the source language")
@@ -109,7 +108,7 @@ def run(words: Command) -> str:
     return printed.getvalue()
 
 
-@command(PROG, "interrupted; what is done is kept, the same command goes on")
+@command("interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> int:
     """Return the exit status: 0, or 130 for a training that was interrupted."""
     args = parse(argv)

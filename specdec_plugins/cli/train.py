@@ -20,11 +20,10 @@ from omegaconf import OmegaConf
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.files.command import command, program
+from specdec_plugins.files.command import command
 from specdec_plugins.files.errors import InferenceError, UsageError, explained
 from specdec_plugins.files.output import LOCK, locked
 
-PROG = program("train.py")
 TASK = "translation_specdec"
 PACKAGE = Path(specdec_plugins.__path__[0])
 """The folder as it was imported: by another of its names fairseq would import it once more."""
@@ -32,7 +31,7 @@ CONFIG = Path(__file__).resolve().parents[2] / "config"
 """The project's own recipes, in a clone of it."""
 
 
-@command(PROG, logs=False)
+@command(logs=False)
 def main(argv: Sequence[str]) -> None:
     """Train; fairseq reads the command line itself."""
     whole = with_plugin(with_recipe(argv))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import command, positive, program, tell
+from specdec_plugins.files.command import command, positive, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import work_folder
 from specdec_plugins.inference import load_translator
@@ -35,13 +35,12 @@ from specdec_plugins.jobs.corpus import (
     read_corpus,
 )
 
-PROG = program("translate_corpus.py")
-logger = logging.getLogger(PROG)
+logger = logging.getLogger(__name__)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
@@ -51,7 +50,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-@command(PROG, "interrupted; what is done is kept, the same command goes on")
+@command("interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Translate the rest of the corpus, and put it together."""
     args = parse(argv)

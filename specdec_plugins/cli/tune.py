@@ -24,13 +24,12 @@ from tqdm import tqdm
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_modes
-from specdec_plugins.files.command import command, positive, program, put
+from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.tuned_modes import Mode, Table, Timed, describe, save_table
 from specdec_plugins.machine import choose_threads, processor_name
 
-PROG = program("tune.py")
 CTRANSLATED = Mode(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
@@ -38,7 +37,7 @@ SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv, (*SHOWN, "no_progress_bar"))
+    parser = TranslationParser(__doc__, argv, (*SHOWN, "no_progress_bar"))
     add = parser.group.add_argument
     size = "sentences at a time (1)"
     add("--batch", metavar="N", type=positive, nargs="+", default=[1], help=size)
@@ -47,7 +46,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-@command(PROG)
+@command()
 def main(argv: Sequence[str]) -> None:
     """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)

@@ -14,8 +14,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
 from specdec_plugins.files.output import reserved, write_json
-from specdec_plugins.inference import Translation, load_translator
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
@@ -73,13 +72,12 @@ def main(argv: Sequence[str]) -> None:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
-            results = translator.translate(lines, window, seed=args.seed)
             mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
             # None hides the bar where there is no terminal.
             bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
-            results = tqdm(results, initial=output.done, total=lines.total(), **bar)
+            results = translator.translate(lines, window, seed=args.seed)
             try:
-                _write(results, output, trace, resume)
+                resume.write(tqdm(results, initial=output.done, total=lines.total(), **bar), trace)
             except BrokenPipeError as error:
                 if not (args.trace or args.stats_json):
                     raise
@@ -96,21 +94,3 @@ def main(argv: Sequence[str]) -> None:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
             write_json(Path(args.stats_json), report)
-
-
-def _write(
-    results: Iterable[Translation], output: OutputLines, trace: OutputLines | None, resume: Resume
-) -> None:
-    """Write each translation as soon as it is known, its trace first."""
-    if trace is not None:
-        trace.done = output.done
-    with output, trace or nullcontext():
-        resume.begin()
-        for result in results:
-            if trace is not None and result.trace is not None:
-                trace.write(result.trace.to_json())
-            output.write(result.text)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

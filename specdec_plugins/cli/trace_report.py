@@ -26,8 +26,7 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("trace", metavar="TRACE", help="a file that inference.py --trace wrote")
     parser.add_argument("output", metavar="OUTPUT", help="the page to write")
-    limit = "lines to show; all are counted (1000)"
-    parser.add_argument("--limit", metavar="N", type=int, default=1000, help=limit)
+    parser.add_argument("--limit", metavar="N", type=int, default=1000, help="lines shown (1000)")
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)

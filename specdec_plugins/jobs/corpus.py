@@ -50,8 +50,7 @@ class Shard:
 
 
 Corpus = Mapping[str, Sequence[Shard]]
-"""The shards of each file, by its path in the input folder, which its translation has in the output
-folder."""
+"""The shards of each file by its path in the input folder, and in the output folder."""
 
 
 def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
@@ -63,16 +62,18 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
         return {path.name: path}, []
     files: dict[str, Path] = {}
     rest, folders = list[str](), [path]
-    with explained(f"--input-path {path}: cannot be read"):
-        while folders:
-            for item in folders.pop().iterdir():
-                name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
-                if item.is_file() and not hidden:
-                    files[name] = item
-                elif item.is_dir() and not item.is_symlink() and not hidden:
-                    folders.append(item)
-                else:
-                    rest.append(name)
+    while folders:
+        folder = folders.pop()
+        with explained(f"--input-path {folder}: cannot be read"):
+            items = sorted(folder.iterdir())
+        for item in items:
+            name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
+            if item.is_file() and not hidden:
+                files[name] = item
+            elif item.is_dir() and not item.is_symlink() and not hidden:
+                folders.append(item)
+            else:
+                rest.append(name)
     if not files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
     return {name: files[name] for name in sorted(files)}, rest

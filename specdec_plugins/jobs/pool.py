@@ -86,9 +86,8 @@ def translate_shards(
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
         raised = SHOWN.findall(str(error))
-        fault = "a worker failed, or several died of a shard; see above, or give a smaller --batch"
-        fault = raised[-1] if raised else f"{fault}; the same command goes on"
-        raise InferenceError(fault) from error
+        fault = "a worker failed, or a shard killed several; see above, or give a smaller --batch"
+        raise InferenceError(raised[-1] if raised else fault) from error
     finally:
         if started:
             ray.shutdown()

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,7 @@ from scripts_here import run as run_program
 from specdec_plugins.cli import translate_corpus as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.lines import InputLines
-from specdec_plugins.files.output import as_read, differing
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.flags import make_settings
-from specdec_plugins.jobs.corpus import describe_job, read_corpus, translate_shard
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra [ray])"
@@ -164,23 +160,6 @@ def test_a_worker_and_then_the_driver_are_killed(
     assert 20 * (kept - 2) < there <= 20 * kept
     for name in ("a.txt", "b.txt"):
         assert (output / name).read_text() == translated(model, source / name)
-
-
-def test_a_target_prefix_is_forced_on_all_shards(model: Path, tmp_path: Path) -> None:
-    """And is a part of what a job is known by."""
-    (source := tmp_path / "in.txt").write_text(make_text(6))
-    flags = ["--batch", "4", "--target-prefix", "w4 w2"]
-    args = script.parse([*flags_of(model, source, tmp_path / "out"), *flags])
-    settings, files = make_settings(args), {"in.txt": source}
-    (shard,) = read_corpus(files, tmp_path / "out", shard_lines=10)["in.txt"]
-    translate_shard(load_translator(settings), shard, args.seed)
-    blank, *outputs = Path(shard.output).read_text().splitlines()
-    assert blank == ""
-    assert len(set(outputs)) > 2
-    assert all(output.startswith("w4 w2") for output in outputs)
-    free = replace(settings, target_prefix=None)
-    job, other = (as_read(describe_job(files, item, 1, 10)) for item in (settings, free))
-    assert differing(job, other) == "settings.target_prefix"
 
 
 @needs_ray

@@ -121,42 +121,42 @@ def test_ar_and_trees_of_a_trial_have_the_same_models(settings: Settings) -> Non
     assert drafted[ar] == 0 < drafted[trees]
 
 
-def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> None:
-    keep(Mode(6), Mode())
-    assert as_tuned(settings).controller == Tree(tree_nodes=6)
-    keep(Mode(), Mode(6))
-    assert as_tuned(settings).controller == NoDrafts()
-    assert as_tuned(replace(settings, strategy="AR")).ar_backend == "ours"
-    # What is said, or would depend on what took how long, stays.
-    for said in (
-        replace(settings, controller=Tree()),
-        replace(settings, controller=Auto(tree_nodes=12)),
-        replace(settings, rule=RelaxedRule(3, 1.0)),
-        replace(settings, strategy="fairseq"),
-        replace(settings, strategy="AR", ar_backend="ours"),
-        replace(settings, precision="float64"),
-        replace(settings, target_prefix="w1"),
-    ):
-        assert as_tuned(said) == said
+BACKEND, TREE = Mode(ar_backend="ctranslate2"), {"controller": Tree(tree_nodes=4)}
 
 
-def test_modes_that_do_not_suit_are_passed_over(
-    settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("modes", "asked", "expected"),
+    [
+        ([Mode(4), Mode()], {}, TREE),
+        ([Mode(), Mode(4)], {}, {"controller": NoDrafts()}),
+        ([Mode(4), Mode()], {"strategy": "AR"}, {"ar_backend": "ours"}),
+        ([Mode()], {"path": None}, {"controller": NoDrafts()}),
+        # A backend may be missing, or ruled out.
+        ([BACKEND, Mode(4)], {}, TREE),
+        ([BACKEND, Mode(4)], {"ar_backend": "ours"}, TREE),
+        ([BACKEND, Mode(4)], {"target_prefix": "w1"}, TREE),
+        # What is said, or would depend on what took how long, stays.
+        ([Mode(4)], {"controller": Tree()}, {}),
+        ([Mode(4)], {"controller": Auto(tree_nodes=12)}, {}),
+        ([Mode(4)], {"rule": RelaxedRule(3, 1.0)}, {}),
+        ([Mode(4)], {"strategy": "fairseq"}, {}),
+        ([Mode()], {"strategy": "AR", "ar_backend": "ours"}, {}),
+    ],
+)
+def test_what_is_left_open_follows_the_table(
+    modes: list[Mode],
+    asked: dict[str, Any],
+    expected: dict[str, Any],
+    settings: Settings,
+    keep: Keep,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A verifier alone has no trees; a backend may be missing, or ruled out."""
-    alone = replace(settings, path=None)
-    modes = list_modes(alone)
-    assert modes[0] == Mode()
-    assert not any(mode.tree for mode in modes)
-    keep(Mode(), **describe(alone, 1))
-    assert as_tuned(alone).controller == NoDrafts()
     monkeypatch.setattr("specdec_plugins.inference.ctranslate2.is_installed", lambda: False)
-    keep(Mode(ar_backend="ctranslate2"), Mode(4))
-    for ruled_out in (settings, replace(settings, ar_backend="ours")):
-        assert as_tuned(ruled_out).controller == Tree(tree_nodes=4)
-    prefixed = replace(settings, target_prefix="w1")
-    keep(Mode(ar_backend="ctranslate2"), Mode(8), **describe(prefixed, 1))
-    assert as_tuned(prefixed).controller == Tree(tree_nodes=8), "a table of its own"
+    settings = replace(settings, **asked)
+    keep(*modes, **describe(settings, 1))
+    found = as_tuned(settings)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert expected or found == settings
 
 
 def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(keep: Keep) -> None:
@@ -186,7 +186,12 @@ def test_what_is_of_others_is_not_believed(
     keep(Mode(4), processor="another")
     assert as_tuned(settings) == settings
     assert as_tuned(settings, threads=2).controller != settings.controller
-    changed = replace(settings, path=str(tmp_path / "drafter.pt"))
-    Path(str(changed.path)).write_bytes(Path(str(settings.path)).read_bytes() + b"changed")
-    assert as_tuned(changed, threads=2) == changed
+    drafter = tmp_path / "drafter.pt"
+    drafter.write_bytes(Path(str(settings.path)).read_bytes() + b"changed")
+    for change in ({"path": str(drafter)}, {"precision": "float64"}, {"target_prefix": "w1"}):
+        changed = replace(settings, **change)
+        assert as_tuned(changed, threads=2) == changed
     assert caplog.text == ""
+    alone = list_modes(replace(settings, path=None))
+    assert alone[0] == Mode()
+    assert not any(mode.tree for mode in alone)

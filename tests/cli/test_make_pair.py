@@ -277,14 +277,3 @@ def test_of_a_multilingual_verifier(sources: Path, tmp_path: Path) -> None:
     assert make(verifier, sources, tmp_path / "out", *UPDATES) == 0
     pair = tmp_path / "out" / "pair"
     assert translations(pair, sources, "fairseq") == translations(pair, sources, "specdec")
-
-
-def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> None:
-    pair = Path(__file__).resolve().parents[2] / "checkpoints/multi30k.en-de"
-    job = make_pair.job_of(make_pair.parse([str(pair), str(sources), str(tmp_path)]))
-    settings = job.verifier
-    assert (settings.ar_path, settings.data) == (str(pair / "verifier.pt"), str(pair))
-    assert (*job.languages, settings.tokenizer, settings.bpe, job.hours) == (
-        *("en", "de", "moses", "subword_nmt"),
-        4.0,
-    )

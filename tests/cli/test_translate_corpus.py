@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,52 +110,36 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """``start(flag, …)``; whatever the test leaves of it is ended."""
-    drivers: list[subprocess.Popen[bytes]] = []
-
-    def start_driver(*flags: str) -> subprocess.Popen[bytes]:
-        drivers.append(subprocess.Popen([TOOLS / "specdec-translate-corpus", *flags]))
-        return drivers[-1]
-
-    yield start_driver
-    for driver in drivers:
-        driver.kill()
-        driver.wait()
-
-
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-def test_a_worker_and_then_the_driver_are_killed(
-    model: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_a_worker_and_then_the_driver_are_killed(model: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for name, lines in (("a.txt", 803), ("b.txt", 400)):
         (source / name).write_text(make_text(lines))
-    flags, shards = ("--workers", "1", "--shard-lines", "20"), 41 + 20
+    more, shards = ("--workers", "1", "--shard-lines", "20"), 41 + 20
 
     def done() -> int:
         return len(list((output / ".job").glob("*/[0-9]*.txt")))
 
-    driver = start(*flags_of(model, source, output), *flags)
-    wait_for(lambda: done() >= 3)
-    (worker,) = workers_of(driver.pid)
-    os.kill(worker, signal.SIGKILL)
-    before = done()
-    # The only worker is gone: whatever is done from here on, another does.
-    wait_for(lambda: done() >= before + 4)
-    (other,) = workers_of(driver.pid)
-    assert other != worker
-    driver.kill()
-    driver.wait()
+    flags = [*flags_of(model, source, output), *more]
+    with subprocess.Popen([TOOLS / "specdec-translate-corpus", *flags]) as driver:
+        try:
+            wait_for(lambda: done() >= 3)
+            (worker,) = workers_of(driver.pid)
+            os.kill(worker, signal.SIGKILL)
+            before = done()
+            # The only worker is gone: whatever is done from here on, another does.
+            wait_for(lambda: done() >= before + 4)
+            (other,) = workers_of(driver.pid) - {worker}
+        finally:
+            driver.kill()
     wait_for(lambda: other not in parents())
     kept = done()
     assert kept < shards
     assert not list(output.glob("*.txt"))
-    fresh, there = numbers(run(model, source, output, *flags))
+    fresh, there = numbers(run(model, source, output, *more))
     assert fresh + there == 1203
     assert 20 * (kept - 2) < there <= 20 * kept
     for name in ("a.txt", "b.txt"):

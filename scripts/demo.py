@@ -74,7 +74,7 @@ Timed = dict[str, tuple[float, list[str]]]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = Parser("demo.py", __doc__)
+    result = Parser(__doc__)
     add, model = result.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-@command("demo.py", failed=1)
+@command(failed=1)
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
     args = parser().parse_args(argv)

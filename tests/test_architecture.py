@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 156,
     "checkpoints": 1462,
-    "cli": 1039,
+    "cli": 930,
     "criterions": 457,
     "data": 135,
     "decoding": 4650,
@@ -40,7 +40,7 @@ CEILINGS = {
     "files": 538,
     "host": 322,
     "inference": 1947,
-    "jobs": 1265,
+    "jobs": 1190,
     "models": 1799,
     "tasks": 569,
 }

@@ -8,22 +8,19 @@ probabilities of single tokens and of survival (their running product).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.table import markdown
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
 
-PROG = program("calibrate_head.py")
 
-
-@command(PROG, failed=1)
+@command(failed=1)
 def main(argv: Sequence[str]) -> None:
     """Fit the head, write it, and print how good its predictions are."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("checkpoint", help="a checkpoint of scripts/train_head.sh")
     add("output", help="the file to write: acceptance_head.pt beside its drafter")
@@ -33,21 +30,19 @@ def main(argv: Sequence[str]) -> None:
     add("--drafter", help="the drafter, if not where it was in training")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse_args(argv)
-    outputs = [("OUTPUT", args.output)]
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
-    with reserved(outputs, inputs.items()):
-        models = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
-        trained = calibration.TrainedHead(args.checkpoint, **models)
-        bar = sys.stderr.isatty() and not args.no_progress_bar
-        predictions = trained.predict(args.subset, bar=bar)
+    with reserved([("OUTPUT", args.output)], inputs.items()):
+        moved = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
+        trained = calibration.TrainedHead(args.checkpoint, **moved)
+        predictions = trained.predict(args.subset, bar=not args.no_progress_bar)
         temperature, bias = calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
-        calibrated = predictions.at(temperature, bias)
-    stages = {"uncalibrated": predictions, "calibrated": calibrated}
-    reports = {stage: calibration.report(figures) for stage, figures in stages.items()}
-    rows = {f"{s} {name}": reports[s][name] for s in stages for name in ("token", "survival")}
-    slots = enumerate(reports["calibrated"]["survival_by_slot"])
-    rows |= {f"survival of slot {slot}": metrics for slot, metrics in slots}
+    rows: dict[str, dict[str, float]] = {}
+    calibrated = predictions.at(temperature, bias)
+    for stage, figures in (("uncalibrated", predictions), ("calibrated", calibrated)):
+        report = calibration.report(figures)
+        rows |= {f"{stage} {name}": report[name] for name in ("token", "survival")}
+    rows |= {f"survival of slot {n}": row for n, row in enumerate(report["survival_by_slot"])}
     names = ("observed", "predicted", "auroc", "ece", "brier")
     cells = ([n, str(row["slots"]), *(f"{row[k]:.4f}" for k in names)] for n, row in rows.items())
     put("".join(f"{line}\n" for line in markdown(("", "slots", *names), cells)))

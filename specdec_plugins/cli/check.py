@@ -16,7 +16,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -28,14 +28,13 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import decode, gap, read_text
-from specdec_plugins.files.command import Parser, command, positive, program, put
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.machine import processor_name
 
-PROG = program("check.py")
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
 """Random words may have outputs that end only here."""
 MADE = 20
@@ -44,7 +43,7 @@ MADE = 20
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or the folder of a pair")
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
@@ -58,7 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@command(PROG, failed=2)
+@command(failed=2)
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
@@ -83,11 +82,10 @@ def main(argv: Sequence[str]) -> int:
     if compare(base, judge, [line for line in lines if line.text.strip()], args):
         put("In float64 lines differ: this verifier is not decoded as by fairseq; report it.\n")
         return 1
-    words = ["specdec-translate", str(args.verifier)]
-    for name in ("dictionaries", "source_lang", "target_lang"):
-        if value := getattr(args, name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    put(f"In float64 all lines are stock fairseq's. Next:\n  {shlex.join(words)} < FILE\n")
+    values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
+    flags = [(f"--{n.replace('_', '-')}", str(value)) for n, value in values.items() if value]
+    words = shlex.join(["specdec-translate", str(args.verifier), *chain(*flags)])
+    put(f"In float64 all lines are stock fairseq's. Next:\n  {words} < FILE\n")
     return 0
 
 
@@ -108,21 +106,20 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     rows, references, inexact = [], {}, 0
     for name, batch in product(args.systems or names, args.batch):
         settings = parse_system(name, base).settings
-        outputs, how, milliseconds = decoded(replace(settings, batch=batch), lines)
+        outputs, *figures = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
-        key = precision, settings.target_prefix, settings.limits
+        here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
+        stock = parse_system(f"fairseq@{precision},beam=1", here).settings
+        key = repr(stock)
         if key not in references:
-            here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
-            stock = parse_system(f"fairseq@{precision},beam=1", here).settings
             references[key] = decoded(stock, lines)
         compared = zip(lines, outputs, references[key][0], strict=True)
         gaps = [gap(judge, line, a, b) for line, a, b in compared if a != b]
         inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
         close = [f"{max(gaps):.2g}", f"{median(gaps):.2g}"] if gaps else ["", ""]
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
-        rows.append([name, str(batch), how, differ, *close, f"{milliseconds:.1f}"])
-    for _, how, milliseconds in references.values():
-        rows.append(["fairseq", "1", how, "", "", "", f"{milliseconds:.1f}"])
+        rows.append([name, str(batch), figures[0], differ, *close, figures[1]])
+    rows += [["fairseq", "1", how, "", "", "", speed] for _, how, speed in references.values()]
     threads = counted(torch.get_num_threads(), "thread")
     put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
     heads = ("system", "batch", "by", "lines unlike", "largest gap", "median", "ms a line")
@@ -130,11 +127,11 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     return inexact
 
 
-def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, float]:
+def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, str]:
     """Return the outputs, the engine and precision, and the milliseconds a line."""
     translator = load_translator(settings)
     decode(translator, lines[:1])
     before = translator.statistics.total_seconds
     outputs = decode(translator, lines)
-    how = f"{translator.engine}, {translator.precision}"
-    return outputs, how, 1000 * (translator.statistics.total_seconds - before) / len(lines)
+    milliseconds = 1000 * (translator.statistics.total_seconds - before) / len(lines)
+    return outputs, f"{translator.engine}, {translator.precision}", f"{milliseconds:.1f}"

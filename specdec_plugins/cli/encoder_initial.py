@@ -15,16 +15,14 @@ from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.pair import write_initial_checkpoint
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
 
-PROG = program("encoder_initial.py")
 
-
-@command(PROG)
+@command()
 def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
     parser.add_argument("--as-transformer", action="store_true", help=AS_TRANSFORMER)

@@ -36,20 +36,17 @@ from specdec_plugins.inference.ctranslate2 import convert_verifier, is_installed
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 
-PROG = program("evaluate.py")
-
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="(AR tree)")
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
     add("--lines", metavar="N", type=positive, help="only the first N lines of each text")
-    size = "sentences at a time (1)"
-    add("--batch", nargs="+", type=positive, metavar="N", default=[1], help=size)
+    add("--batch", nargs="+", type=positive, metavar="N", default=[1], help="batch sizes (1)")
     add("--threads", nargs="+", type=positive, metavar="N", default=[1], help="of each system (1)")
     add("--rounds", type=positive, metavar="N", default=5, help="(5)")
     add("--warmup", type=int, metavar="N", default=16, help="lines decoded before, untimed (16)")
@@ -62,7 +59,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-@command(PROG, "interrupted; finished runs are kept, the same command goes on")
+@command("interrupted; finished runs are kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
@@ -78,12 +75,10 @@ def main(argv: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
         # None hides the bar where there is no terminal.
-        with tqdm(unit="run", disable=args.no_progress_bar or None) as bar:
-            runs = []
-            for run in measure(experiment, args.output_path, bar.set_description_str):
-                runs.append(run)
-                bar.update()
-    text = table(experiment, runs, baseline, shlex.join([PROG, *argv]))
+        bar = tqdm(unit="run", disable=args.no_progress_bar or None)
+        bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
+        runs = list(bar)
+    text = table(experiment, runs, baseline, shlex.join([program(), *argv]))
     write_whole(args.output_path / "table.md", [text.encode()])
     groups = results(experiment, runs)
     records = (record for group in groups for record in sentence_records(group))
@@ -98,27 +93,22 @@ def main(argv: Sequence[str]) -> None:
 def prepare(
     args: argparse.Namespace, base: Settings, systems: list[System], folder: Path
 ) -> Experiment:
-    """Read the texts, and convert the verifier to ``folder`` if CTranslate2 is a system.
-
-    Models that cannot be used are refused here, before anything is written.
-    """
+    """Return the experiment, with the verifier converted to ``folder`` if CTranslate2 is a system;
+    refuse models that cannot be used before anything is written."""
     drafted = any(system.settings.draft_source == "drafter" for system in systems)
     checked = base if drafted else parse_system(AR, base).settings
     translator = load_translator(replace(checked, **PLAIN))
-    convert = any(system.compute_type is not None for system in systems)
-    if convert:
+    if convert := any(system.compute_type is not None for system in systems):
         if not is_installed():
             raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
         generator, codec = translator.generator, translator.codec
         assert isinstance(generator, SpeculativeGenerator)
         refuse_languages(codec.tokens)
         convert_verifier(generator.model, codec.source, codec.target, folder)
+    texts = zip(args.input_path, args.reference)
     return Experiment(
         systems=systems,
-        texts=[
-            Sentences.read(*text, args.lines, translator)
-            for text in zip(args.input_path, args.reference)
-        ],
+        texts=[Sentences.read(*text, args.lines, translator) for text in texts],
         rounds=args.rounds,
         batches=tuple(dict.fromkeys(args.batch)),
         threads=tuple(dict.fromkeys(args.threads)),

@@ -13,47 +13,40 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
-from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
 
-PROG = program("export_checkpoint.py")
 
-
-@command(PROG)
+@command()
 def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     add("target", metavar="TARGET", help="the file to write")
     add("-s", "--source-lang", metavar="LANG", help="language to note in the checkpoint")
     add("-t", "--target-lang", metavar="LANG", help="language to note in the checkpoint")
     add("--dictionaries", metavar="DIR", help="folder of the dictionaries of its training")
-    help = (
+    count = (
         "of a drafter: draft only from the N tokens that --draft-text has most often, which makes "
         "drafts quicker, and a rare token the verifier's own (needs --dictionaries; train heads "
         "for the new file); or all: draft from all tokens again"
     )
-    add("--draft-vocabulary", metavar="N", help=help)
-    text = "segmented text of the target language, best the verifier's output for training"
-    add("--draft-text", metavar="FILE", help=text)
+    add("--draft-vocabulary", metavar="N", help=count)
+    add("--draft-text", metavar="FILE", help="segmented target text, best the verifier's output")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
-    half = "write float16 weights, which may change some outputs"
-    add("--half", action="store_true", help=half)
+    add("--half", action="store_true", help="write float16 weights, which may change some outputs")
     args = parser.parse_args(argv)
-    count, draft_text = args.draft_vocabulary, args.draft_text
-    if (count not in (None, "all")) != (draft_text is not None):
+    draft_from = args.draft_vocabulary
+    if (draft_from not in (None, "all")) != (args.draft_text is not None):
         raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
-    inputs = [("SOURCE", args.source), ("--draft-text", draft_text)]
+    if args.draft_text is not None:
+        draft_from = int(draft_from), args.draft_text
+    inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
+    training = Training((args.source_lang, args.target_lang), args.dictionaries)
+    options = training, draft_from, args.as_transformer, args.half
     with reserved([("TARGET", args.target)], inputs):
-        size = export_checkpoint(
-            args.source,
-            args.target,
-            Training((args.source_lang, args.target_lang), args.dictionaries),
-            count if draft_text is None else (int(count), draft_text),
-            args.as_transformer,
-            args.half,
-        )
+        size = export_checkpoint(args.source, args.target, *options)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")

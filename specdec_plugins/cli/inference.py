@@ -14,18 +14,17 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import command, program, tell
+from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
 from specdec_plugins.files.output import reserved, write_json
-from specdec_plugins.inference import Translation, load_translator
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
@@ -33,13 +32,12 @@ from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
 from specdec_plugins.machine import choose_threads
 
-PROG = program("inference.py")
-logger = logging.getLogger(PROG)
+logger = logging.getLogger(__name__)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
     add = parser.output.add_argument
@@ -51,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-@command(PROG, "interrupted; the lines written so far are complete (see --resume)")
+@command("interrupted; the lines written so far are complete (see --resume)")
 def main(argv: Sequence[str]) -> None:
     """Translate the input to the output, and report."""
     args = parse(argv)
@@ -74,13 +72,12 @@ def main(argv: Sequence[str]) -> None:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
-            results = translator.translate(lines, window, seed=args.seed)
             mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
             # None hides the bar where there is no terminal.
             bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
-            results = tqdm(results, initial=output.done, total=lines.total(), **bar)
+            results = translator.translate(lines, window, seed=args.seed)
             try:
-                _write(results, output, trace, resume)
+                resume.write(tqdm(results, initial=output.done, total=lines.total(), **bar), trace)
             except BrokenPipeError as error:
                 if not (args.trace or args.stats_json):
                     raise
@@ -97,21 +94,3 @@ def main(argv: Sequence[str]) -> None:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
             write_json(Path(args.stats_json), report)
-
-
-def _write(
-    results: Iterable[Translation], output: OutputLines, trace: OutputLines | None, resume: Resume
-) -> None:
-    """Write each translation as soon as it is known, its trace first."""
-    if trace is not None:
-        trace.done = output.done
-    with output, trace or nullcontext():
-        resume.begin()
-        for result in results:
-            if trace is not None and result.trace is not None:
-                trace.write(result.trace.to_json())
-            output.write(result.text)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,23 +22,19 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
-from specdec_plugins.files.command import Parser, command, positive, program, put
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
 from specdec_plugins.inference.loading import build_task
 from specdec_plugins.inference.pair_folder import ENCODERS, verifier_settings
-from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
-
-PROG = program("make_pair.py")
-HOURS = 4.0
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
     add("sources", metavar="SOURCES", type=Path, help="raw text of the source language")
@@ -47,8 +43,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", metavar="H", type=float, help=f"hours of all stages ({HOURS:g})")
-    updates = "updates of the drafter's training"
+    hours, updates = "hours of all stages (4)", "updates of the drafter's training"
+    budget.add_argument("--hours", metavar="H", type=float, default=4.0, help=hours)
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
@@ -85,7 +81,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         args.sources,
         args.out,
         run,
-        hours=HOURS if args.hours is None and args.updates is None else args.hours,
+        hours=None if args.updates else args.hours,
         updates=args.updates,
         half=args.half,
         workers=args.workers,
@@ -94,22 +90,16 @@ def job_of(args: argparse.Namespace) -> PairJob:
     )
 
 
-def run(words: Command) -> str:
-    """Run a command of this package in this process; return what it prints."""
-    name, *arguments = map(str, words)
-    module = name.removeprefix("specdec-").replace("-", "_")
-    module = "inference" if module == "translate" else module
+def run(module: str, flags: Sequence[object]) -> str:
+    """Run another command in this process; return what it prints."""
     main = import_module(f"specdec_plugins.cli.{module}").main
     with redirect_stdout(io.StringIO()) as printed:
         # Without the wrapper of commands: this command says why it failed.
-        status = main.__wrapped__(arguments)
-    if status:
-        last = printed.getvalue().strip().rpartition("\n")[2]
-        raise InferenceError(f"{shown(words)}: {last}")
+        main.__wrapped__([*map(str, flags)])
     return printed.getvalue()
 
 
-@command(PROG, "interrupted; what is done is kept, the same command goes on")
+@command("interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> int:
     """Return the exit status: 0, or 130 for a training that was interrupted."""
     args = parse(argv)

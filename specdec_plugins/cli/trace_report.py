@@ -15,21 +15,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import Parser, command, program
+from specdec_plugins.files.command import Parser, command
 from specdec_plugins.files.output import reserved, write_whole
 from specdec_plugins.inference.trace_page import build_page, read_trace
 
-PROG = program("trace_report.py")
 
-
-@command(PROG, "interrupted; nothing was written")
+@command("interrupted; nothing was written")
 def main(argv: Sequence[str]) -> None:
     """Write the page."""
-    parser = Parser(PROG, __doc__)
+    parser = Parser(__doc__)
     parser.add_argument("trace", metavar="TRACE", help="a file that inference.py --trace wrote")
     parser.add_argument("output", metavar="OUTPUT", help="the page to write")
-    limit = "lines to show; all are counted (1000)"
-    parser.add_argument("--limit", metavar="N", type=int, default=1000, help=limit)
+    parser.add_argument("--limit", metavar="N", type=int, default=1000, help="lines shown (1000)")
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)

@@ -13,18 +13,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.files.command import command, program
+from specdec_plugins.files.command import command
 from specdec_plugins.files.errors import InferenceError, UsageError, explained
-from specdec_plugins.files.output import LOCK, locked
+from specdec_plugins.files.output import LOCK, JsonObject, locked
 
-PROG = program("train.py")
 TASK = "translation_specdec"
 PACKAGE = Path(specdec_plugins.__path__[0])
 """The folder as it was imported: by another of its names fairseq would import it once more."""
@@ -32,14 +29,30 @@ CONFIG = Path(__file__).resolve().parents[2] / "config"
 """The project's own recipes, in a clone of it."""
 
 
-@command(PROG, logs=False)
+@command(logs=False)
 def main(argv: Sequence[str]) -> None:
     """Train; fairseq reads the command line itself."""
     whole = with_plugin(with_recipe(argv))
     if not any(known(whole, ["--arch", "-a"])[0].values()) and not {"-h", "--help"} & {*argv}:
         raise UsageError("give a folder of binarised text, and --recipe or --arch; see --help")
+    sys.argv[1:] = whole
     with save_dir_reserved(whole):
-        train(whole)
+        # Here, since this sets up the logging of a training.
+        from fairseq_cli.train import cli_main
+
+        try:
+            cli_main()
+        except FileNotFoundError as error:
+            raise InferenceError(f"{error.filename or error}: no such file or folder") from error
+        except FloatingPointError as error:
+            remedy = "give a lower --lr, or --clip-norm"
+            raise InferenceError(f"training went wrong ({one_line(error)}); {remedy}") from error
+        except Exception as error:
+            if str(error).startswith("--"):
+                raise UsageError(str(error)) from error
+            if str(error).startswith("Cannot load model parameters from checkpoint"):
+                raise InferenceError(one_line(error)) from error
+            raise  # where it came from is of use
 
 
 def known(argv: Sequence[str], flags: Iterable[str]) -> tuple[dict[str, str | None], list[str]]:
@@ -86,7 +99,7 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
 
 def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
     """Yield a recipe's settings as flags; references in it follow the flags of ``argv``."""
-    groups: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    groups: dict[str, JsonObject] = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     kinds = {group: settings.get("_name") for group, settings in groups.items()}
     names = {(group, field): field for group, settings in groups.items() for field in settings}
     names |= {(g, "_name"): "arch" if g == "model" else g for g, kind in kinds.items() if kind}
@@ -95,10 +108,10 @@ def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
     for (group, field), name in names.items():
         if (value := values.get(name)) is not None:
             groups[group][field] = value
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
+    groups = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
     for (group, field), name in names.items():
-        value = resolved[group][field]
-        if resolved[group].get("_name") == kinds[group] and value not in ("???", None):
+        value = groups[group][field]
+        if groups[group].get("_name") == kinds[group] and value not in ("???", None):
             yield _flag(name) if value is True else f"{_flag(name)}={value}"
 
 
@@ -120,40 +133,3 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with locked(f"--save-dir {folder}", folder / LOCK):
         yield
-
-
-def train(argv: Sequence[str]) -> None:
-    """Have fairseq train by the flags of ``fairseq-train``."""
-    # Here, since this sets up the logging of a training.
-    from fairseq_cli.train import cli_main
-
-    sys.argv[1:] = argv
-    try:
-        cli_main()
-    except FileNotFoundError as error:
-        fault = f"{error.filename}: no such file or folder" if error.filename else str(error)
-        raise InferenceError(f"{fault}; check the path") from error
-    except FloatingPointError as error:
-        raise InferenceError(
-            f"training went wrong ({one_line(error)}); give a lower --lr, or --clip-norm"
-        ) from error
-    except ValueError as error:
-        if str(error).startswith("--"):
-            raise UsageError(str(error)) from error
-        raise  # of no flag: where it came from is of use
-    except Exception as error:
-        if not str(error).startswith("Cannot load model parameters from checkpoint"):
-            raise
-        raise InferenceError(f"{one_line(error)} ({_unfit(argv, error)})") from error
-
-
-def _unfit(argv: Sequence[str], error: Exception) -> str:
-    """Say which options of a model are not those of the checkpoint that it was to go on from."""
-    from fairseq import options
-
-    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
-    path = str(error).partition("checkpoint ")[2].partition(";")[0]
-    saved = vars(load_state(path)["cfg"]["model"])
-    differ = [name for name in saved if name in args and args[name] != saved[name]]
-    flags = (f"{_flag(name)} {args[name]}: it has {saved[name]}" for name in differ)
-    return ", ".join(flags) or one_line(error.__context__ or error)

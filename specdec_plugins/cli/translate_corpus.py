@@ -18,30 +18,21 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.command import command, positive, program, tell
+from specdec_plugins.files.command import command, positive, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.tuned_modes import as_tuned
-from specdec_plugins.jobs.corpus import (
-    FOLDER,
-    count_lines,
-    describe_job,
-    find_files,
-    finish,
-    pending,
-    read_corpus,
-)
+from specdec_plugins.jobs import corpus
 
-PROG = program("translate_corpus.py")
-logger = logging.getLogger(PROG)
+logger = logging.getLogger(__name__)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
@@ -51,7 +42,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-@command(PROG, "interrupted; what is done is kept, the same command goes on")
+@command("interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Translate the rest of the corpus, and put it together."""
     args = parse(argv)
@@ -60,26 +51,24 @@ def main(argv: Sequence[str]) -> None:
     except ImportError as error:
         raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
     settings = make_settings(args)
-    files, passed_over = find_files(args.input_path)
+    files, passed_over = corpus.find_files(args.input_path)
     if args.output_path.resolve().is_relative_to(args.input_path.resolve()):
         raise InferenceError(f"--output-path {args.output_path}: is in the input; name another")
     if passed_over:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
     load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
-    corpus = read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
-    about = describe_job(files, settings, args.seed, args.shard_lines)
-    total = sum(map(count_lines, corpus.values()))
-    with work_folder(args.output_path, args.output_path / FOLDER / "job.json", about):
-        shards = pending(corpus, args.output_path)
-        before = total - count_lines(shards)
+    shards = corpus.read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
+    about = corpus.describe_job(files, settings, args.seed, args.shard_lines)
+    with work_folder(args.output_path, args.output_path / corpus.FOLDER / "job.json", about):
+        missing = corpus.pending(shards, args.output_path)
+        total, left = sum(map(corpus.count_lines, shards.values())), corpus.count_lines(missing)
         pool = args.seed, args.workers, args.threads
         # None hides the bar where there is no terminal.
-        with tqdm(
-            total=total, initial=before, unit="line", disable=args.no_progress_bar or None
-        ) as bar:
-            for count in translate_shards(shards, settings, *pool) if shards else ():
+        hidden = args.no_progress_bar or None
+        with tqdm(total=total, initial=total - left, unit="line", disable=hidden) as bar:
+            for count in translate_shards(missing, settings, *pool) if missing else ():
                 bar.update(count)
-        finish(corpus, args.output_path)
+        corpus.finish(shards, args.output_path)
     if not args.quiet:
-        tell(f"{total - before} lines of {len(corpus)} files translated, {before} before")
+        tell(f"{left} lines of {len(shards)} files translated, {total - left} before")

@@ -6,17 +6,14 @@ It tries AR by our loop and by CTranslate2, trees of several sizes, and with str
 drafts in int8, as far as that is installed. The table is stored for this pair, machine, number of
 threads, precision, rule and these versions. With strict acceptance `--controller auto`, the
 default, takes the fastest mode of the batch size from then on, and `--strategy AR` the faster
-backend. --check FILE times the chosen mode on other texts. The other flags are specdec-translate's.
+backend. The other flags are specdec-translate's.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from itertools import product
-from pathlib import Path
-from random import Random
 
 import torch
 from tqdm import tqdm
@@ -24,30 +21,25 @@ from tqdm import tqdm
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_modes
-from specdec_plugins.files.command import command, positive, program, put
+from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.tuned_modes import Mode, Table, Timed, describe, save_table
+from specdec_plugins.inference.tuned_modes import Table, Timed, describe, save_table
 from specdec_plugins.machine import choose_threads, processor_name
 
-PROG = program("tune.py")
-CTRANSLATED = Mode(ar_backend="ctranslate2")
-CHECK_ROUNDS = 7
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv, (*SHOWN, "no_progress_bar"))
+    parser = TranslationParser(__doc__, argv, (*SHOWN, "no_progress_bar"))
     add = parser.group.add_argument
-    size = "sentences at a time (1)"
-    add("--batch", metavar="N", type=positive, nargs="+", default=[1], help=size)
+    add("--batch", metavar="N", type=positive, nargs="+", default=[1], help="batch sizes (1)")
     add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
-    add("--check", metavar="FILE", nargs="+", default=[], help="texts to try the best mode on")
     return parser.parse(argv)
 
 
-@command(PROG)
+@command()
 def main(argv: Sequence[str]) -> None:
     """Time all modes at every batch size, print the tables, and store them."""
     args = parse(argv)
@@ -57,9 +49,6 @@ def main(argv: Sequence[str]) -> None:
     settings = make_settings(args)
     choose_threads()
     threads = torch.get_num_threads()
-    about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
-    text = f"{', '.join(about)}\n"
-    # None hides it where there is no terminal.
     with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 
         def note(what: str) -> None:
@@ -70,29 +59,27 @@ def main(argv: Sequence[str]) -> None:
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         batches = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
-        for size, timed in batches.items():
-            text += _table(f"batch {size}", GREEDY, timed) + f"\nBatch {size}: {timed[0].mode}.\n"
-        for path, size in product(args.check, sizes):
-            lines = [line for line in read_text(path, None) if line.text.strip()]
-            drawn = Random(args.seed).sample(lines, min(max(24, 2 * size), len(lines)))
-            mode = batches[size][0].mode
-            timed = trial.run(size, drawn, CHECK_ROUNDS, (GREEDY, CTRANSLATED, mode))
-            text += _table(f"{Path(path).name}, batch {size}", mode, timed)
-    loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     stored = save_table(Table(describe(settings, threads), made, batches))
-    if not args.quiet:
-        put(f"{text}\nSeconds to load, compile and convert: {loaded}.\n")
-        put(f"Stored for --controller auto in {stored}.\n")
+    if args.quiet:
+        return
+    about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
+    put(f"{', '.join(about)}\n")
+    for size, timed in batches.items():
+        put("".join(f"{line}\n" for line in _table(size, timed)))
+    loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
+    put(f"\nSeconds to load, compile and convert: {loaded}.\n")
+    put(f"Stored for --controller auto in {stored}.\n")
 
 
-def _table(title: str, beside: Mode, timed: Sequence[Timed]) -> str:
-    """Return a table of all modes; ratios ``x`` are over one of them, within each round."""
-    base = next(item for item in timed if item.mode == beside).milliseconds
+def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:
+    """Yield the lines of a table of all modes, with ratios to AR by our loop within each round."""
+    base = next(item for item in timed if item.mode == GREEDY).milliseconds
     rows = []
     for item in timed:
         ratios = [a / b for a, b in zip(base, item.milliseconds)]
-        rounds = str(len(item.milliseconds))
-        rows.append([str(item.mode), spread(item.milliseconds), spread(ratios, 2), rounds])
-    lines = markdown((title, "ms a sentence", f"x {beside}", "rounds"), rows)
-    return "".join(f"{line}\n" for line in ("", *lines))
+        figures = spread(item.milliseconds), spread(ratios, 2), str(len(ratios))
+        rows.append([str(item.mode), *figures])
+    yield ""
+    yield from markdown((f"batch {batch}", "ms a sentence", f"x {GREEDY}", "rounds"), rows)
+    yield f"\nBatch {batch}: {timed[0].mode}."

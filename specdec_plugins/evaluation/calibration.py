@@ -162,7 +162,7 @@ class TrainedHead:
         """Return predictions for the blocks that decoding ``subset``'s targets would draft.
 
         Those are the first block of each sentence and then always the block after the tokens that
-        the last block committed. With ``bar`` progress is shown.
+        the last block committed. With ``bar`` a terminal shows progress.
         """
         self.task.load_dataset(subset)
         batches = self.task.get_batch_iterator(
@@ -171,7 +171,7 @@ class TrainedHead:
             max_positions=self.task.max_positions(),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
-        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=not bar)
+        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=not bar or None)
         parts = [self._predict(sample) for sample in shown]
         return Predictions(*(torch.cat(column) for column in zip(*parts)))
 

@@ -99,16 +99,10 @@ class Trial:
             drafting = [o for o in drafting if o.drafter_precision == mode.drafter_precision]
         return next(iter(drafting), mode)
 
-    def run(
-        self,
-        batch: int,
-        text: Sequence[Line],
-        rounds: int = ROUNDS,
-        keep: Sequence[Mode] = (GREEDY,),
-    ) -> list[Timed]:
+    def run(self, batch: int, text: Sequence[Line], rounds: int = ROUNDS) -> list[Timed]:
         """Time all modes on a text in rounds; return all, the fastest first.
 
-        After each round the slower half is dropped, but for those to ``keep``.
+        After each round the slower half is dropped, but for AR by our loop.
         """
         times: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
         running = list(self.modes)
@@ -125,7 +119,7 @@ class Trial:
                 times[mode].append(self._pass(mode, batch, text))
             timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
             running = [t.mode for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
-            running += [mode for mode in keep if mode in times and mode not in running]
+            running += [] if GREEDY in running else [GREEDY]
         # Modes that were dropped come last.
         all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
         return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))

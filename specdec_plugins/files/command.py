@@ -26,9 +26,9 @@ Main = Callable[[list[str]], int | None]
 class Parser(argparse.ArgumentParser):
     """A command's parser, which shows its module's text. Errors are one line."""
 
-    def __init__(self, prog: str, text: str | None, usage: str | None = None) -> None:
+    def __init__(self, text: str | None, usage: str | None = None) -> None:
         raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, usage, text, formatter_class=raw, allow_abbrev=False)
+        super().__init__(program(), usage, text, formatter_class=raw, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
@@ -42,14 +42,13 @@ def positive(text: str) -> int:
     return value
 
 
-def program(script: str) -> str:
-    """Return the name of a command as it was called: ``specdec-…``, else its script."""
-    called = Path(sys.argv[0]).name
-    return called if called.startswith("specdec-") else script
+def program() -> str:
+    """Return the name of the command as it was called."""
+    return Path(sys.argv[0]).name
 
 
 def command(
-    prog: str, interrupted: str = "interrupted", failed: int | None = None, logs: bool = True
+    interrupted: str = "interrupted", failed: int | None = None, logs: bool = True
 ) -> Callable[[Main], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
@@ -72,7 +71,7 @@ def command(
                         signal.signal(number, _stop)
             try:
                 if logs:
-                    _prepare_terminal(prog)
+                    _prepare_terminal()
                 return main(list(sys.argv[1:] if argv is None else argv)) or 0
             except BrokenPipeError:
                 return 0
@@ -83,7 +82,7 @@ def command(
                     raise  # from fairseq: its traceback is of use
                 status, message = failed or 1 + isinstance(error, ValueError), str(error)
                 logger.debug("traceback:", exc_info=True)
-            tell(f"{prog}: {' '.join(message.split())}")
+            tell(f"{program()}: {' '.join(message.split())}")
             return status
 
         return run
@@ -95,7 +94,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt(number)
 
 
-def _prepare_terminal(prog: str) -> None:
+def _prepare_terminal() -> None:
     """Log under the command's name, and read and print UTF-8 in every locale."""
     if sys.stderr is None:  # closed
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (to the very end)
@@ -103,7 +102,7 @@ def _prepare_terminal(prog: str) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     level = os.environ.get("LOGLEVEL", "WARNING").upper()
-    logging.basicConfig(stream=sys.stderr, level=level, format=f"{prog}: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=level, format=f"{program()}: %(message)s")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 

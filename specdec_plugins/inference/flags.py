@@ -69,13 +69,12 @@ class TranslationParser(Parser):
 
     def __init__(
         self,
-        prog: str,
         description: str | None,
         argv: Sequence[str],
         shown: Collection[str] = SHOWN,
     ) -> None:
         """Look in ``argv`` for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
-        super().__init__(prog, description, f"{prog} PAIR [flag ...]")
+        super().__init__(description, "%(prog)s PAIR [flag ...]")
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--user-dir", type=Path, nargs="?")
         folder = parser.parse_known_args(argv)[0].user_dir

@@ -12,11 +12,9 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
 
 from fairseq import utils
 
@@ -32,23 +30,19 @@ FOLDER = ".job"
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive lines of an input file."""
+    """Lines of the file ``source``, whose translation is the file ``output``."""
 
     source: str
-    """The input file."""
     output: str
-    """The file of its translation."""
     number: int
     """Among all shards of the job, from 0."""
     start: int
-    """Its first byte."""
-    size: int
-    """Bytes."""
+    """Its first byte in the file."""
     first_line: int
-    """Lines before it in its file."""
+    """Lines before it in the file."""
     lines: int
     drafts: str | None = None
-    """The file of drafts for its file's lines."""
+    """The file of drafts for all lines of the file."""
 
     @property
     def done(self) -> bool:
@@ -56,8 +50,7 @@ class Shard:
 
 
 Corpus = Mapping[str, Sequence[Shard]]
-"""The shards of each file, by its path in the input folder, which its translation has in the output
-folder."""
+"""The shards of each file by its path in the input folder, and in the output folder."""
 
 
 def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
@@ -68,32 +61,29 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     if path.is_file():
         return {path.name: path}, []
     files: dict[str, Path] = {}
-    rest: list[str] = []
-    for folder, folders, names in os.walk(path, onerror=_refuse):
-        for item in (Path(folder, name) for name in (*folders, *names)):
-            entered = item.is_dir() and not item.is_symlink()
-            if item.name.startswith(".") or not (entered or item.is_file()):
-                rest.append(item.relative_to(path).as_posix())
-            elif not entered:
-                files[item.relative_to(path).as_posix()] = item
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    rest, folders = list[str](), [path]
+    while folders:
+        folder = folders.pop()
+        with explained(f"--input-path {folder}: cannot be read"):
+            items = sorted(folder.iterdir())
+        for item in items:
+            name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
+            if item.is_file() and not hidden:
+                files[name] = item
+            elif item.is_dir() and not item.is_symlink() and not hidden:
+                folders.append(item)
+            else:
+                rest.append(name)
     if not files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
     return {name: files[name] for name in sorted(files)}, rest
 
 
-def _refuse(error: OSError) -> NoReturn:
-    raise InferenceError(f"--input-path {error.filename}: cannot be read ({error.strerror})")
-
-
 def read_corpus(
     files: Mapping[str, Path], output: Path, shard_lines: int, drafts: str | None = None
 ) -> Corpus:
-    """Divide the files into shards of ``shard_lines`` lines; the last of each file may have fewer.
-
-    Args:
-        drafts: a folder of files of the same names.
-    """
+    """Divide files, and the files of ``drafts`` with their names, into shards of ``shard_lines``;
+    the last shard of a file may have fewer lines."""
     corpus: dict[str, list[Shard]] = {}
     number = 0
     for index, (name, path) in enumerate(files.items()):
@@ -112,8 +102,8 @@ def read_corpus(
                     fault = f"{path}: line {line} is not UTF-8; convert the file (iconv)"
                     raise InferenceError(fault) from error
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
-                about = (number, start, len(data), first_line, len(lines))
-                shards.append(Shard(str(path), str(made), *about, drafted))
+                about = (number, start, first_line, len(lines), drafted)
+                shards.append(Shard(str(path), str(made), *about))
                 number, start, first_line = number + 1, start + len(data), first_line + len(lines)
     return corpus
 
@@ -153,15 +143,14 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     """Write the translation of a shard, whole or not at all."""
     with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
         file.seek(shard.start)
-        data = file.read(shard.size)
+        data = b"".join(islice(file, shard.lines))
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
-    lines = InputLines(io.BytesIO(data), shard.source)
-    lines.number = shard.first_line
-    with nullcontext() if shard.drafts is None else InputLines.open(shard.drafts) as drafts:
-        if drafts is not None:
-            lines.drafts = drafts
-            deque(islice(drafts, shard.first_line), 0)
+    with InputLines(io.BytesIO(data), shard.source) as lines:
+        lines.number = shard.first_line
+        if shard.drafts is not None:
+            lines.drafts = InputLines.open(shard.drafts, "--drafts")
+            deque(islice(lines.drafts, shard.first_line), 0)
         translations = translator.translate(lines)
         write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
         lines.check()

@@ -56,13 +56,13 @@ class ShardTranslator:
 def translate_shards(
     shards: Sequence[Shard], settings: Settings, seed: int, workers: int, threads: int
 ) -> Iterator[int]:
-    """Translate shards in any order; yields the lines of each as it is done.
+    """Translate shards in any order; yield the lines of each as it is done.
 
-    Args:
-        workers: how many, each with ``threads`` CPUs, and one GPU if that is the settings' device.
+    A worker has ``threads`` CPUs, and a GPU if that is the settings' device.
     """
     gpus = int(torch.device(settings.device).type == "cuda")
-    started = _start()
+    if started := not ray.is_initialized():
+        _start()
     try:
         available = ray.cluster_resources()
         for name, count in (("CPU", workers * threads), ("GPU", workers * gpus)):
@@ -86,27 +86,20 @@ def translate_shards(
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
         raised = SHOWN.findall(str(error))
-        fault = "a worker failed, or several died of a shard; see above, or give a smaller --batch"
-        fault = raised[-1] if raised else f"{fault}; the same command goes on"
-        raise InferenceError(fault) from error
+        fault = "a worker failed, or a shard killed several; see above, or give a smaller --batch"
+        raise InferenceError(raised[-1] if raised else fault) from error
     finally:
         if started:
             ray.shutdown()
 
 
-def _start() -> bool:
-    """Connect to the cluster of ``RAY_ADDRESS``, or start one of this machine alone.
-
-    Returns False if Ray is connected already.
-    """
-    if ray.is_initialized():
-        return False
+def _start() -> None:
+    """Connect to the cluster of ``RAY_ADDRESS``, or start one of this machine alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
-    local: dict[str, object] = {"address": "local"}
-    local |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,
@@ -115,4 +108,3 @@ def _start() -> bool:
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    return True

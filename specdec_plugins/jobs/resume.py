@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from specdec_plugins.files.lines import InputLines, OutputLines
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.translator import Translation
 
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
@@ -70,10 +73,18 @@ class Resume:
         lines.check()
         return True
 
-    def begin(self) -> None:
-        """Describe the run; its output must be open, so that nothing of an earlier one is there."""
-        if self._path is not None and not self._output.done:
-            write_json(self._path, self._about)
+    def write(self, results: Iterable[Translation], trace: OutputLines | None) -> None:
+        """Write each translation as soon as it is known, its trace first."""
+        if trace is not None:
+            trace.done = self._output.done
+        with self._output, trace or nullcontext():
+            # The output is open by now, so that nothing of an earlier run is there.
+            if self._path is not None and not self._output.done:
+                write_json(self._path, self._about)
+            for result in results:
+                if trace is not None and result.trace is not None:
+                    trace.write(result.trace.to_json())
+                self._output.write(result.text)
 
     def finish(self) -> None:
         """Remove the file of a complete output that nobody resumes."""

@@ -3,78 +3,62 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from specdec_plugins.cli import translate_corpus
 
 MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "head.pt")
 INFERENCE = (
     "{0} --path {0}/drafter.pt --AR-path {0}/verifier.pt --acceptance-head {0}/head.pt "
     "--controller acceptance-head --cpu --input-path {0}/in.txt"
 )
+SAME = "is the same file as"
+FLAGS = ("--output-path", "--trace", "--stats-json")
+CASES = [
+    *(
+        ("inference", f"{INFERENCE} {flag} {{0}}/link", name, SAME)
+        for number, name in enumerate((*MODELS, "in.txt", "segmentation.json"))
+        for flag in (FLAGS if number == 0 else FLAGS[:1])
+    ),
+    ("inference", f"{INFERENCE} --output-path {{0}}/new --trace {{0}}/new.resume", "codes", SAME),
+    ("export_checkpoint", "{0}/codes {0}/link", "codes", SAME),
+    (
+        "export_checkpoint",
+        "{0}/verifier.pt {0}/link --dictionaries {0} -s en -t de",
+        "dict.en.txt",
+        SAME,
+    ),
+    ("encoder_initial", "{0}/codes {0}/link", "codes", SAME),
+    ("trace_report", "{0}/codes {0}/link", "codes", SAME),
+    ("calibrate_head", "{0}/codes {0}/link", "codes", SAME),
+    ("translate_corpus", f"{INFERENCE} --output-path {{0}}/in.txt/x", "codes", "is in the input"),
+]
 
 
-def load(name: str) -> Any:
-    return importlib.import_module(f"specdec_plugins.cli.{name}")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Files that no command would get as far as to read."""
-    for name in (*MODELS, "in.txt", "checkpoint.pt"):
+@pytest.mark.parametrize(("script", "line", "linked", "why"), CASES)
+def test_precious_files_stay(
+    script: str,
+    line: str,
+    linked: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Refused in one line before anything is read, by whatever name."""
+    if script == "translate_corpus":
+        pytest.importorskip("ray")
+        monkeypatch.setattr(translate_corpus, "load_translator", pytest.fail)
+    for name in (*MODELS, "in.txt"):
         (tmp_path / name).write_text(f"precious {name}\n")
     (tmp_path / "segmentation.json").write_text('{"tokenizer": "space"}')
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "table.md").write_text("precious table\n")
-    return tmp_path
-
-
-@pytest.fixture
-def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Run a command, which has to refuse in one line and change nothing."""
-
-    def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    def run(script: str, line: str, why: str = "is the same file as") -> None:
-        before = contents()
-        assert load(script).main(line.format(folder).split()) == 1
-        captured = capfd.readouterr()
-        assert (captured.out, captured.err.count("\n")) == ("", 1)
-        assert why in captured.err
-        assert contents() == before
-
-    return run
-
-
-@pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])
-@pytest.mark.parametrize("name", [*MODELS, "in.txt", "segmentation.json"])
-def test_inference(folder: Path, refused: Callable[..., None], flag: str, name: str) -> None:
-    (folder / "link").symlink_to(folder / name)
-    refused("inference", f"{INFERENCE} {flag} {{0}}/link")
-
-
-@pytest.mark.parametrize(
-    ("script", "line"),
-    [
-        ("export_checkpoint", "{0}/checkpoint.pt {0}/link"),
-        ("export_checkpoint", "{0}/verifier.pt {0}/dict.en.txt --dictionaries {0} -s en -t de"),
-        ("encoder_initial", "{0}/checkpoint.pt {0}/link"),
-        ("trace_report", "{0}/checkpoint.pt {0}/link"),
-        ("calibrate_head", "{0}/checkpoint.pt {0}/link"),
-        ("inference", f"{INFERENCE} --output-path {{0}}/new --trace {{0}}/new.resume"),
-    ],
-)
-def test_one_file_to_another(
-    folder: Path, refused: Callable[..., None], script: str, line: str
-) -> None:
-    (folder / "link").symlink_to(folder / "checkpoint.pt")
-    refused(script, line)
-
-
-def test_corpus(refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    monkeypatch.setattr(load("translate_corpus"), "load_translator", pytest.fail)
-    refused("translate_corpus", f"{INFERENCE} --output-path {{0}}/in.txt/x", "is in the input")
+    (tmp_path / "link").symlink_to(tmp_path / linked)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    command = importlib.import_module(f"specdec_plugins.cli.{script}")
+    assert command.main(line.format(tmp_path).split()) == 1
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert why in captured.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

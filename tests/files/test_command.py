@@ -25,7 +25,7 @@ sys.modules["specdec_plugins"].__path__ = [sys.argv[1]]
 
 from specdec_plugins.files.command import command, put, tell
 
-@command("name.py")
+@command()
 def main(argv):
     tell("progress")
     put("result\\n")
@@ -38,7 +38,7 @@ sys.exit(main([]))
     ("redirections", "status", "out", "err"),
     [
         ("2>/dev/full", 0, "result\n", ""),
-        (">/dev/full", 1, "", "progress\nname.py: [Errno 28]"),
+        (">/dev/full", 1, "", "progress\n-c: [Errno 28]"),
         ("| true", 0, "", "progress\n"),
     ],
 )
@@ -53,7 +53,7 @@ def test_streams(redirections: str, status: int, out: str, err: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_clean_up(number: signal.Signals, tmp_path: Path) -> None:
-    @command("name.py", "interrupted; lines are kept")
+    @command("interrupted; lines are kept")
     def main(argv: list[str]) -> None:
         (tmp_path / "work").touch()
         try:
@@ -79,12 +79,12 @@ def test_signals_clean_up(number: signal.Signals, tmp_path: Path) -> None:
 def test_errors_are_one_line(
     error: Exception, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @command("name.py")
+    @command()
     def main(argv: list[str]) -> None:
         raise error
 
     assert main([]) == status
-    assert capsys.readouterr().err == "name.py: a b\n"
+    assert capsys.readouterr().err.endswith(": a b\n")
 
 
 def test_importing_the_package_leaves_logging_alone() -> None:

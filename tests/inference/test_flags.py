@@ -94,6 +94,6 @@ def argument(action: Action) -> list[str]:
 def test_what_is_not_honoured_is_refused_by_name(strategy: str, name: str) -> None:
     action = flags_of_fairseq()[name]
     argv = ["data", "--AR-path", "verifier.pt", "--strategy", strategy, *argument(action)]
-    args = TranslationParser("translate", None, argv).parse(argv)
+    args = TranslationParser(None, argv).parse(argv)
     with pytest.raises(ValueError, match=f"^{action.option_strings[0]}[ :]"):
         make_settings(args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -16,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jobs import Numberer
 
-from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import LOCK, JsonObject, differing, work_folder
@@ -247,20 +245,15 @@ def test_another_job_is_refused(source: Path, model: Path, tmp_path: Path) -> No
     check(output)
 
 
-def test_models_are_known_by_content_if_they_are_used(model: Path, tmp_path: Path) -> None:
+def test_a_drafter_counts_only_if_it_is_used(model: Path) -> None:
     described = []
     for text in ("one", "two"):
         (model / "drafter.pt").write_text(text)
-        settings = dataclasses.replace(make_settings(model), strategy="AR")
-        described.append(describe_job({}, settings, 1, 2))
-    assert described[0] == described[1]
-    described = []
-    for name, text in (("a", "head"), ("b", "head"), ("c", "another")):
-        (tmp_path / name).write_text(text)
-        options = AcceptanceHeadController(acceptance_head=str(tmp_path / name))
-        described.append(describe_job({}, make_settings(model, controller=options), 1, 2))
-    assert described[0] == described[1]
-    assert differing(described[0], described[2]) == "models.acceptance_head"
+        settings = (make_settings(model, strategy=strategy) for strategy in ("AR", "specdec"))
+        described.append([describe_job({}, item, 1, 2) for item in settings])
+    (alone, drafted), (same, other) = described
+    assert alone == same
+    assert differing(drafted, other) == "models.drafter"
 
 
 def test_differences() -> None:

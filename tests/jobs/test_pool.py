@@ -44,10 +44,9 @@ def test_no_cluster_is_joined_unless_it_is_named(
 ) -> None:
     """Without an address Ray follows a file that ``ray start`` left, and waits for what is gone."""
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(pool.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(pool.ray, "init", lambda **options: asked.append(options))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    assert pool._start()
+    pool._start()
     assert asked[0].get("address") == joined

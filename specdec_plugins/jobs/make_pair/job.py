@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER, files_in_folder
+from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
-Command = Sequence[object]
-"""A command's name and its arguments."""
 Done = dict[str, JsonObject]
 """Facts about each finished stage."""
 
@@ -56,8 +51,8 @@ class PairJob:
     sources: Path
     """Text of the source language, a sentence a line."""
     out: Path
-    run: Callable[[Command], str]
-    """Runs a command of this package in this process, and returns its standard output."""
+    run: Callable[[str, Sequence[object]], str]
+    """Runs a module of ``cli`` with flags in this process, and returns its standard output."""
     hours: float | None = None
     """Hours of all stages together; None: as many as ``updates`` take."""
     updates: int | None = None
@@ -79,11 +74,6 @@ class PairJob:
         return str(self.verifier.source_lang), str(self.verifier.target_lang)
 
     @property
-    def checkpoint(self) -> Path:
-        """The verifier's file."""
-        return Path(str(self.verifier.ar_path))
-
-    @property
     def on_cpu(self) -> bool:
         return self.verifier.device == "cpu"
 
@@ -91,15 +81,7 @@ class PairJob:
     def bar_flags(self) -> tuple[str, ...]:
         return () if self.bars else ("--no-progress-bar",)
 
-    @cached_property
-    def encoder_files(self) -> dict[str, Path]:
-        """Files of tokenizer and BPE by fairseq's option: those named, and those beside the
-        dictionaries."""
-        files = files_in_folder(self.verifier.data) if self.verifier.bpe else {}
-        files |= {name: str(value) for name, value in self.verifier.encoder_options.items()}
-        return {name: Path(path) for name, path in files.items() if os.path.isfile(path)}
-
-    def settings(self, **changes: Any) -> Settings:
+    def settings(self, **changes: object) -> Settings:
         """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
         alone = {"path": None, "strategy": "AR", **PLAIN}
         return Settings.of_model(self.layout.pair, **{**alone, **changes})
@@ -113,8 +95,3 @@ class PairJob:
     def say(self, line: str) -> None:
         if not self.quiet:
             tell(line)
-
-
-def shown(command: Command) -> str:
-    """Return a command as a user would type it."""
-    return shlex.join(map(str, command))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,16 +19,15 @@ from specdec_plugins.files.output import (
     write_json,
     write_whole,
 )
-from specdec_plugins.jobs.make_pair import stages
-from specdec_plugins.jobs.make_pair.job import Done, PairJob, shown
+from specdec_plugins.jobs.make_pair import stages, training
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.jobs.make_pair.text import worded_lines
-from specdec_plugins.jobs.make_pair.training import read_log
 
 STAGES = (
     stages.check,
     stages.segment,
     stages.distil,
-    stages.train,
+    training.train,
     stages.export,
     stages.measure,
 )
@@ -51,16 +51,16 @@ def make(job: PairJob, last: str | None = None) -> Done:
             name = stage.__name__
             if name == "train":
                 made_of |= {"hours": job.hours, "updates": job.updates}
-            if not is_done(job.out, done.get(name, {}), made_of):
+            record = done.get(name, {"files": {}})
+            if record.get("made_of") != made_of or record["files"] != digests(job, record["files"]):
                 job.say(f"{name} …")
                 begin = time.monotonic()
                 facts = stage(job, done)
-                files = {str(path.relative_to(job.out)): path for path in facts["files"]}
                 done[name] = {
                     **facts,
                     "seconds": time.monotonic() - begin,
                     "made_of": None if facts.get("interrupted") else made_of,
-                    "files": {name: file_digest(path) for name, path in files.items()},
+                    "files": digests(job, (path.relative_to(job.out) for path in facts["files"])),
                 }
                 write_json(layout.done, done)
             made_of = dict(done[name]["files"])
@@ -70,17 +70,14 @@ def make(job: PairJob, last: str | None = None) -> Done:
     return done
 
 
-def is_done(out: Path, record: JsonObject, made_of: JsonObject) -> bool:
-    """Return whether a stage was done with these inputs, and all that it made is as it was."""
-    files = {out / name: digest for name, digest in record.get("files", {}).items()}
-    return record.get("made_of") == made_of and all(
-        path.is_file() and file_digest(path) == digest for path, digest in files.items()
-    )
+def digests(job: PairJob, names: Iterable[str | Path]) -> dict[str, str]:
+    """Return the digest of each of these files in ``OUT`` that is there."""
+    paths = {str(name): job.out / name for name in names}
+    return {name: file_digest(path) for name, path in paths.items() if path.is_file()}
 
 
 def rehearse(job: PairJob) -> Iterator[str]:
     """Try a job on its first lines; yield each stage's expected hours, and the recipe."""
-    lines = sum(1 for _ in worded_lines(job.sources))
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"
         read = islice(worded_lines(job.sources), TRIED_LINES)
@@ -88,20 +85,22 @@ def rehearse(job: PairJob) -> Iterator[str]:
         small = replace(job, out=few.parent / "out", sources=few, workers=None)
         small = replace(small, hours=None, updates=TRIED_UPDATES)
         done = make(small, "train")
-        recipe, (_, pace) = small.layout.recipe.read_text("utf-8"), read_log(small.layout.log)
+        recipe = small.layout.recipe.read_text("utf-8")
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    share = lines / sum(done["segment"]["lines"].values())
+    pace, segmented = done["train"]["pace"], done["segment"]
+    lines = sum(1 for _ in worded_lines(job.sources))
+    share = lines / sum(segmented["lines"].values())
     seconds = {
         "check": done["check"]["seconds"],
-        "segment": share * (done["segment"]["seconds"] - done["segment"]["loading"]),
+        "segment": share * (segmented["seconds"] - segmented["loading"]),
         "distil": share * decoding,
     }
     updates = job.updates
     if updates is None:
-        left = stages.time_to_train(job, sum(seconds.values()))
-        updates = stages.updates_in(left, pace)
-    seconds["train"] = updates * pace / (1 - stages.SHARE)
-    seconds["export, measure"] = stages.FINISH
+        left = training.time_to_train(job, sum(seconds.values()))
+        updates = int(left * (1 - training.SHARE) / pace)
+    seconds["train"] = updates * pace / (1 - training.SHARE)
+    seconds["export, measure"] = training.FINISH
     seconds["all"] = sum(seconds.values())
     yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training, here:"
     yield from (f"{name}: about {value / 3600:.2f} hours" for name, value in seconds.items())
@@ -121,7 +120,7 @@ def card(job: PairJob, done: Done) -> str:
 
 `pair/` is a folder that every command takes:
 
-    {shown(["specdec-translate", job.layout.pair, "--input-path"])} FILE
+    specdec-translate {shlex.quote(str(job.layout.pair))} --input-path FILE
 
 ## What it is made of
 

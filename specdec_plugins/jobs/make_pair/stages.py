@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
-from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
@@ -24,24 +23,13 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2 import obstacle
-from specdec_plugins.inference.loading import build_task
-from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION
+from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION, files_in_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.jobs.make_pair import text
-from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
-from specdec_plugins.jobs.make_pair.training import (
-    BEST,
-    BETWEEN,
-    LAST,
-    VALIDATIONS,
-    WARMUP,
-    read_log,
-    trained,
-    watch,
-    write_recipe,
-)
-from specdec_plugins.machine import cores, processor_name
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
+from specdec_plugins.jobs.make_pair.training import BEST, watch
+from specdec_plugins.machine import cores
 
 logger = logging.getLogger(__name__)
 
@@ -49,39 +37,35 @@ BATCH = 64
 """Sentences that are distilled at a time."""
 CHECKED, COMPARED = 20, 200
 """Lines by which the verifier is checked, and the pair is compared with it at the end."""
-FIRST = 60
-"""Updates by which the speed is measured."""
-SHARE = 0.1
-"""Share of the time of a training that is left to validations."""
-FINISH = 180.0
-"""Seconds reserved for exporting and measuring; at most a quarter of all."""
 
 
 def check(job: PairJob, done: Done) -> JsonObject:
     """Put the verifier and its segmentation into the pair's folder, and try it there."""
     layout, verifier = job.layout, job.verifier
-    names = {
-        name: IN_FOLDER[name][0] if name in IN_FOLDER else path.name
-        for name, path in job.encoder_files.items()
-    }
-    files = {layout.pair / names[name]: path for name, path in job.encoder_files.items()}
+    options: JsonObject = dict(verifier.encoder_options)
+    if verifier.bpe:
+        options = files_in_folder(verifier.data) | options
+    files: dict[Path, Path] = {}
+    for name, path in options.items():
+        if os.path.isfile(str(path)):
+            options[name] = IN_FOLDER[name][0] if name in IN_FOLDER else Path(path).name
+            files[layout.pair / options[name]] = Path(path)
     for language in job.languages:
         files[layout.pair / f"dict.{language}.txt"] = Path(verifier.data) / f"dict.{language}.txt"
     for target, path in files.items():
         write_whole(target, [path.read_bytes()])
-    options = {name: getattr(verifier, name) for name in ENCODERS}
-    options |= {**verifier.encoder_options, **names}
+    options |= {name: getattr(verifier, name) for name in ENCODERS}
     segmentation = {n: str(v) for n, v in options.items() if v not in (None, False, "")}
     write_json(layout.pair / SEGMENTATION, segmentation)
     about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
-    export_checkpoint(str(job.checkpoint), str(layout.verifier), *about)
+    export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
     result = f"of {counted(len(lines), 'line')} of {job.sources.name} {differ} differ"
     if differ:
         raise InferenceError(
-            f"VERIFIER {job.checkpoint}: in float64, greedily decoded by us and by stock fairseq, "
-            f"{result}; report it"
+            f"VERIFIER {verifier.ar_path}: in float64, decoded greedily by us and by stock "
+            f"fairseq, {result}; report it"
         )
     return {
         "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
@@ -90,11 +74,11 @@ def check(job: PairJob, done: Done) -> JsonObject:
     }
 
 
-def differing(job: PairJob, pair: Settings, verifier: Path, lines: Sequence[Line]) -> int:
+def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[Line]) -> int:
     """Return how many lines settings decode unlike stock fairseq by a checkpoint, in float64."""
     plain: JsonObject = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
     pair = replace(pair, **plain)
-    stock = replace(job.verifier, **plain, ar_path=str(verifier), strategy="fairseq", beam=1)
+    stock = replace(job.verifier, **plain, ar_path=str(checkpoint), strategy="fairseq", beam=1)
     outputs, expected = (decode(load_translator(item), lines) for item in (pair, stock))
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
@@ -113,10 +97,13 @@ def segment(job: PairJob, done: Done) -> JsonObject:
 def distil(job: PairJob, done: Done) -> JsonObject:
     """Have the verifier translate the text greedily, and binarise the outputs to learn."""
     layout, shards = job.layout, job.layout.work / "shards"
-    if not (job.workers and layout.outputs.exists()):
-        job.run(distil_command(job, shards))
-        if job.workers:
-            os.replace(shards / layout.sources.name, layout.outputs)
+    if not job.workers:
+        files = ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
+        job.run("inference", [*distil_flags(job), *files])
+    elif not layout.outputs.exists():
+        files = ["--output-path", shards, "--workers", job.workers]
+        job.run("translate_corpus", [*distil_flags(job), *files])
+        os.replace(shards / layout.sources.name, layout.outputs)
     facts = text.collect(job, done["segment"]["lines"])
     partial = layout.bin.with_name(f"{layout.bin.name}.part")
     for old in (layout.bin, partial):
@@ -133,83 +120,17 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
 
 
-def distil_command(job: PairJob, shards: Path) -> Command:
-    """Return the command that translates, by CTranslate2 where it can."""
-    layout, limits, backend = job.layout, text.LIMITS, "ours"
+def distil_flags(job: PairJob) -> list[object]:
+    """Return the flags of a translation of all lines, by CTranslate2 where it can."""
+    layout, limits = job.layout, text.LIMITS
     precision = "float32" if job.on_cpu else "float16"
     about = {"device": job.verifier.device, "limits": limits, "batch": BATCH}
-    if obstacle(job.settings(precision=precision, **about)) is None:
-        backend = CTRANSLATE2
+    without = obstacle(job.settings(precision=precision, **about))
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
-    flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]
-    flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b, *job.bar_flags]
-    flags += ["--cpu" if job.on_cpu else "--fp16", "--input-path", layout.sources]
-    if job.workers:
-        flags += ["--workers", job.workers, "--output-path", shards]
-        return ["specdec-translate-corpus", *flags]
-    flags += ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
-    return ["specdec-translate", *flags]
-
-
-def train(job: PairJob, done: Done) -> JsonObject:
-    """Write the drafter's recipe, and train it; interrupted, it ends with the best so far.
-
-    The first updates tell how many fit into the hours.
-    """
-    layout, begin, interrupted = job.layout, time.monotonic(), False
-    command: list[object] = ["specdec-train", layout.bin]
-    command += ["--recipe", layout.recipe, "--save-dir", layout.training]
-    verifier = load_verifier(layout.verifier, build_task(job.settings()))
-    updates, seconds = trained(layout.training / LAST)
-    total, hours = job.updates or 0, 0.0
-    if job.hours is not None:
-        if updates < FIRST:
-            whole = 10 * WARMUP
-            write_recipe(job, verifier, whole, FIRST)
-            flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
-            flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
-            watch(job, [*command, *flags], layout.log, FIRST)
-        spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
-        left = time_to_train(job, spent + seconds + time.monotonic() - begin)
-        updates, seconds = trained(layout.training / LAST)
-        total = updates + updates_in(left, read_log(layout.log)[1])
-        hours = (seconds + left) / 3600
-    total = max(total, updates)
-    interval = max(BETWEEN, -(-total // VALIDATIONS))
-    # Two validations of almost the same drafter would tell nothing.
-    write_recipe(job, verifier, total, total if total < 2 * interval else interval, hours)
-    try:
-        if updates < total:
-            watch(job, command, layout.log, total)
-    except KeyboardInterrupt:
-        if not (layout.training / BEST).exists():
-            raise
-        interrupted = True
-    return {
-        "files": [layout.training / BEST],
-        "points": sorted(read_log(layout.log)[0].items()),
-        "hours": trained(layout.training / LAST)[1] / 3600,
-        "interrupted": interrupted,
-        "processor": processor_name(),
-    }
-
-
-def updates_in(seconds: float, pace: float) -> int:
-    """Return the updates of so many seconds each that fit, with validations, into a time."""
-    return int(seconds * (1 - SHARE) / pace)
-
-
-def time_to_train(job: PairJob, spent: float) -> float:
-    """Return the seconds that ``--hours`` leave when so many are spent."""
-    assert job.hours is not None
-    whole = 3600 * job.hours
-    left = whole - spent - min(FINISH, whole / 4)
-    if left <= 0 and not (job.layout.training / BEST).exists():
-        raise InferenceError(
-            f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
-            "the rest; give more, what is done is kept"
-        )
-    return max(0.0, left)
+    flags += ["--AR-backend", CTRANSLATE2 if without is None else "ours", "--batch", BATCH]
+    flags += ["--segmented", "--keep-bpe", "--quiet", *job.bar_flags, "--precision", precision]
+    flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b]
+    return [*flags, *["--cpu"] * job.on_cpu, "--input-path", layout.sources]
 
 
 def export(job: PairJob, done: Done) -> JsonObject:
@@ -228,7 +149,7 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
     if job.on_cpu:
-        speed = job.run(["specdec-tune", layout.pair, "--cpu", *job.bar_flags])
+        speed = job.run("tune", [layout.pair, "--cpu", *job.bar_flags])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
@@ -238,10 +159,10 @@ def measure(job: PairJob, done: Done) -> JsonObject:
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]
     strict = job.settings(path=str(layout.drafter), strategy="specdec")
-    differ = differing(job, strict, job.checkpoint, compared)
+    differ = differing(job, strict, job.verifier.ar_path, compared)
     exact = (
         f"Of {counted(len(compared), 'held-out line')}, the pair translates {differ} differently "
-        f"from stock fairseq (beam 1) with {job.checkpoint.name}, in float64."
+        f"from stock fairseq (beam 1) with {Path(str(job.verifier.ar_path)).name}, in float64."
     )
     if differ and not job.half:
         logger.warning(exact)

@@ -43,19 +43,14 @@ def check_enough(path: Path) -> None:
         raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
 
 
-def draw_held_out(path: Path) -> list[str]:
-    """Return lines to measure on."""
-    lines = sum(1 for _ in worded_lines(path))
-    drawn = {*Random(1).sample(range(lines), min(HELD_OUT, max(20, lines // 20)))}
-    return [text for number, text in enumerate(worded_lines(path)) if number in drawn]
-
-
 def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
     Returns the number of lines of each kind, and of lines that are too long.
     """
-    drawn, facts = draw_held_out(job.sources), Counter[str]()
+    count, facts = sum(1 for _ in worded_lines(job.sources)), Counter[str]()
+    numbers = {*Random(1).sample(range(count), min(HELD_OUT, max(20, count // 20)))}
+    drawn = [text for number, text in enumerate(worded_lines(job.sources)) if number in numbers]
     valid = [text for text in drawn if _tokens(codec, text)]
     write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
 

@@ -1,13 +1,12 @@
-"""Trainings: their recipes, sized from the verifier, and fairseq-train in a process of its own."""
+"""The training stage: a recipe sized from the verifier, and fairseq-train in its own process."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
-from contextlib import suppress
-from datetime import datetime
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
@@ -16,17 +15,18 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, write_whole
-from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
+from specdec_plugins.inference.loading import build_task
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.machine import processor_name, python_path, python_program
 
 VALIDATIONS, BETWEEN = 20, 50
 """Maximum validations of a training, and minimum updates between two."""
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
-START = "$ "
-"""The beginning of a log's line that shows the command which logs the next lines."""
-LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (?:train_inner|valid) \| (.*)")
+UPDATES = re.compile(r'"num_updates": "(\d+)"')
+VALIDATION = re.compile(r'"valid_acceptance_length": "([\d.]+)".*"valid_num_updates": "(\d+)"')
 CHILD = """\
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,6 +39,12 @@ PROGRAMS = {
     "fairseq-preprocess": "from fairseq_cli.preprocess import cli_main; cli_main()",
 }
 """Code of the commands that run in a process of their own."""
+FIRST = 60
+"""Updates by which the speed is measured."""
+SHARE = 0.1
+"""Share of the time of a training that is left to validations."""
+FINISH = 180.0
+"""Seconds reserved for exporting and measuring; at most a quarter of all."""
 PEAK, WIDTH = 2e-3, 384
 """Highest learning rate, up to this width; wider drafters take less, in proportion."""
 WARMUP = 500
@@ -93,15 +99,71 @@ checkpoint:
 """Settings of every drafter's training; they were measured to learn fastest."""
 
 
+def train(job: PairJob, done: Done) -> JsonObject:
+    """Write the drafter's recipe, and train it; interrupted, it ends with the best so far.
+
+    The first updates tell how many fit into the hours.
+    """
+    layout, begin, interrupted = job.layout, time.monotonic(), False
+    command: list[object] = ["specdec-train", layout.bin]
+    command += ["--recipe", layout.recipe, "--save-dir", layout.training]
+    verifier = load_verifier(layout.verifier, build_task(job.settings()))
+    updates, seconds = trained(layout.training / LAST)
+    total, hours, pace = job.updates or 0, 0.0, None
+    if job.hours is not None:
+        if updates < FIRST:
+            whole = 10 * WARMUP
+            write_recipe(job, verifier, whole, FIRST)
+            flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
+            flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
+            pace = watch(job, [*command, *flags], layout.log, FIRST)
+        spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
+        left = time_to_train(job, spent + seconds + time.monotonic() - begin)
+        updates, seconds = trained(layout.training / LAST)
+        # A training that goes on has its time in the checkpoint, validations and all.
+        pace = pace or max(1e-3, seconds * (1 - SHARE) / max(1, updates))
+        total = updates + int(left * (1 - SHARE) / pace)
+        hours = (seconds + left) / 3600
+    total = max(total, updates)
+    interval = max(BETWEEN, -(-total // VALIDATIONS))
+    # Two validations of almost the same drafter would tell nothing.
+    write_recipe(job, verifier, total, total if total < 2 * interval else interval, hours)
+    try:
+        if updates < total:
+            pace = watch(job, command, layout.log, total)
+    except KeyboardInterrupt:
+        if not (layout.training / BEST).exists():
+            raise
+        interrupted = True
+    return {
+        "files": [layout.training / BEST],
+        "points": sorted(read_points(layout.log).items()),
+        "hours": trained(layout.training / LAST)[1] / 3600,
+        "pace": pace,
+        "interrupted": interrupted,
+        "processor": processor_name(),
+    }
+
+
+def time_to_train(job: PairJob, spent: float) -> float:
+    """Return the seconds that ``--hours`` leave when so many are spent."""
+    assert job.hours is not None
+    whole = 3600 * job.hours
+    left = whole - spent - min(FINISH, whole / 4)
+    if left <= 0 and not (job.layout.training / BEST).exists():
+        raise InferenceError(
+            f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
+            "the rest; give more, what is done is kept"
+        )
+    return max(0.0, left)
+
+
 def write_recipe(
     job: PairJob, verifier: TransformerModelBase, updates: int, interval: int, hours: float = 0.0
 ) -> None:
     """Write the settings of a drafter's training; widths are the verifier's.
 
-    Args:
-        updates: the update at which it ends, and its learning rate is 0.
-        interval: updates between validations.
-        hours: hours after which it stops; 0: it does not.
+    It ends after ``updates``, at a learning rate of 0, or after ``hours``, if they are not 0.
     """
     layer, width = verifier.decoder.layers[0], int(verifier.decoder.output_embed_dim)
     source, target = job.languages
@@ -166,36 +228,10 @@ def _encoder(verifier: TransformerModelBase, width: int) -> JsonObject:
     return {name: value for name, value in options.items() if value is not False}
 
 
-def read_log(path: Path) -> tuple[dict[int, float], float]:
-    """Return the acceptance length of each validation by update, and the seconds of an update."""
-    points: dict[int, float] = {}
-    seconds, count = 0.0, 0
-    before: tuple[datetime, int] | None = None
-    for line in path.read_text("utf-8", "replace").splitlines():
-        if figures := read_line(line):
-            time, updates, length = figures
-            if length is not None:
-                points[updates] = length
-            elif before:
-                seconds += (time - before[0]).total_seconds()
-                count += updates - before[1]
-            before = None if length is not None else (time, updates)
-        elif line.startswith(START):
-            before = None
-    # Where nothing was counted the hours alone end the training.
-    return points, max(1e-3, seconds / max(1, count))
-
-
-def read_line(line: str) -> tuple[datetime, int, float | None] | None:
-    """Return time, updates and a validation's acceptance length; None of other, damaged lines."""
-    with suppress(ValueError, KeyError):
-        if match := LINE.match(line):
-            time, values = datetime.fromisoformat(match[1]), json.loads(match[2])
-            if "num_updates" in values:
-                return time, int(values["num_updates"]), None
-            length = float(values["valid_acceptance_length"])
-            return time, int(values["valid_num_updates"]), length
-    return None
+def read_points(log: Path) -> dict[int, float]:
+    """Return the acceptance length of each validation, by update."""
+    lengths = VALIDATION.findall(log.read_text("utf-8", "replace"))
+    return {int(updates): float(length) for length, updates in lengths}
 
 
 def trained(checkpoint: Path) -> tuple[int, float]:
@@ -207,34 +243,39 @@ def trained(checkpoint: Path) -> tuple[int, float]:
     return state["num_updates"], seconds if isinstance(seconds, float) else 0.0
 
 
-def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -> None:
+def watch(
+    job: PairJob, command: Sequence[object], log: Path, total: int | None = None
+) -> float | None:
     """Run a command in a process of its own, which ends with this one and adds to a log.
 
-    Args:
-        total: updates of a training, whose progress is shown.
+    Shows the progress of a training of ``total`` updates, and returns the seconds of an update, if
+    the log has two lines of updates.
     """
     name, *arguments = command
-    program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)
+    code = f"sys.argv[0] = {name!r}\n{CHILD}{PROGRAMS[str(name)]}"
+    program = python_program(code, *arguments)
     environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
     pipe, out = subprocess.PIPE, subprocess.STDOUT
-    last = ""
+    last, times = "", list[tuple[int, float]]()
     with (
         open(log, "a", encoding="utf-8") as file,
         tqdm(total=total, unit="update", disable=not job.bars or None) as bar,
         subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
     ):
         assert child.stdout is not None
-        file.write(f"{START}{shown(command)}\n")
         try:
             for line in (line.decode("utf-8", "replace") for line in child.stdout):
                 file.write(line)
                 file.flush()
                 last = line.strip() or last
-                if figures := read_line(line):
-                    bar.update(figures[1] - bar.n)
-                    if figures[2] is not None:
-                        bar.set_postfix_str(f"acceptance length {figures[2]:.2f}")
+                if match := UPDATES.search(line):
+                    times.append((int(match[1]), time.monotonic()))
+                    bar.update(times[-1][0] - bar.n)
         finally:
             child.kill()
     if child.wait():
         raise InferenceError(f"{last}; all that it said is in {log}")
+    if len(times) < 2:
+        return None
+    (first, begin), (updates, end) = times[0], times[-1]
+    return (end - begin) / (updates - first)

@@ -12,16 +12,9 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from specdec_plugins.cli.train import (
-    CONFIG,
-    PACKAGE,
-    TASK,
-    main,
-    save_dir_reserved,
-    with_plugin,
-    with_recipe,
-)
+from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_reserved, with_plugin
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.tasks.recipes import CONFIG, with_recipe
 
 RECIPES = sorted(CONFIG.glob("*.yaml"))
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")

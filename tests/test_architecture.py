@@ -29,16 +29,16 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 156,
-    "checkpoints": 1462,
+    "root": 139,
+    "checkpoints": 1460,
     "cli": 930,
     "criterions": 457,
     "data": 135,
     "decoding": 4650,
     "engines": 930,
     "evaluation": 1486,
-    "files": 538,
-    "host": 322,
+    "files": 500,
+    "host": 305,
     "inference": 1947,
     "jobs": 1190,
     "models": 1799,

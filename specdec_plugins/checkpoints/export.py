@@ -29,7 +29,7 @@ from specdec_plugins.checkpoints.loading import (
     load_upgraded,
     save_state,
 )
-from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
@@ -121,8 +121,7 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
         path: segmented text, a sentence a line, ideally the verifier's output.
     """
     seen, eos = Counter[int](), dictionary.eos()
-    fault = f"--draft-text {path}: cannot be read"
-    with explained(fault, kind=CheckpointError), open(path, encoding="utf-8") as lines:
+    with open(path, encoding="utf-8") as lines:
         for line in lines:
             seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
     total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)

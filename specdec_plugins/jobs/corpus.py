@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fairseq import utils
 
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, file_digest, write_whole
 from specdec_plugins.inference.report import describe_settings
@@ -92,7 +92,7 @@ def read_corpus(
         if drafted is not None and not os.path.isfile(drafted):
             raise InferenceError(f"--drafts {drafted}: no such file")
         start = first_line = 0
-        with explained(f"--input-path {path}: cannot be read"), open(path, "rb") as file:
+        with open(path, "rb") as file:
             while lines := list(islice(file, shard_lines)):
                 data = b"".join(lines)
                 try:
@@ -141,7 +141,7 @@ def finish(corpus: Corpus, output: Path) -> None:
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     """Write the translation of a shard, whole or not at all."""
-    with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
+    with open(shard.source, "rb") as file:
         file.seek(shard.start)
         data = b"".join(islice(file, shard.lines))
     # Each shard's own, whichever worker has it: for search that samples.

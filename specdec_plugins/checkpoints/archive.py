@@ -52,10 +52,10 @@ def load_archive(path: Location) -> dict[str, Any]:
     if is_zip and not _is_sound(name):
         raise CheckpointError(f"{name}: {DAMAGED}")
     register_safe_globals()
-    storages: list[torch.UntypedStorage] = []
+    storages: list[Any] = []
     left = os.path.getsize(name)
 
-    def blank(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+    def blank(storage: Any, location: str) -> Any:
         """Fill a storage of an old pickle before it is read, if the file can hold as much."""
         nonlocal left
         left -= storage.nbytes()
@@ -191,7 +191,7 @@ def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
 
 
 @cache
-def safe_globals() -> tuple[object, ...]:
+def safe_globals() -> tuple[Any, ...]:
     """Return the allow-list: containers, nodes of configurations and numbers."""
     nodes = omegaconf.nodes
     return (

@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,8 +62,7 @@ def main(argv: Sequence[str]) -> None:
     check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
-    path = settings.drafts_path
-    drafts = nullcontext() if path is None else InputLines.open(os.path.abspath(path))
+    drafts = InputLines.open(os.path.abspath(p)) if (p := settings.drafts_path) else nullcontext()
     with reserved(outputs), InputLines.open(args.input_path) as lines, drafts as lines.drafts:
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -64,9 +65,7 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     rest, folders = list[str](), [path]
     while folders:
         folder = folders.pop()
-        with explained(f"--input-path {folder}: cannot be read"):
-            items = sorted(folder.iterdir())
-        for item in items:
+        for item in sorted(folder.iterdir()):
             name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
             if item.is_file() and not hidden:
                 files[name] = item
@@ -146,11 +145,11 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
         data = b"".join(islice(file, shard.lines))
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
-    with InputLines(io.BytesIO(data), shard.source) as lines:
-        lines.number = shard.first_line
-        if shard.drafts is not None:
-            lines.drafts = InputLines.open(shard.drafts, "--drafts")
-            deque(islice(lines.drafts, shard.first_line), 0)
+    lines = InputLines(io.BytesIO(data), shard.source)
+    lines.number = shard.first_line
+    drafts = nullcontext() if shard.drafts is None else InputLines.open(shard.drafts)
+    with drafts as lines.drafts:
+        deque(islice(lines.drafts or (), shard.first_line), 0)
         translations = translator.translate(lines)
         write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
         lines.check()

@@ -152,7 +152,7 @@ def test_a_worker_and_then_the_driver_are_killed(model: Path, tmp_path: Path) ->
     [
         ("--workers 0", 2, "must be at least 1"),
         ("--batch 0", 2, "--batch 0: must be at least 1"),
-        ("--input-path nowhere", 1, "nowhere: cannot be read"),
+        ("--input-path nowhere", 1, "nowhere: No such file"),
         ("--output-path .", 1, "holds something else"),
         ("--target-prefix word", 2, "--target-prefix word: the target dictionary has"),
         ("--AR-path drafter.pt", 1, "is no verifier"),

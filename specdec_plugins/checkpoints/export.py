@@ -66,9 +66,6 @@ def export_checkpoint(
         draft_from: a drafter's new vocabulary; None leaves it as it is.
         as_transformer: ignore fields that fairseq does not know.
         half: write weights in float16.
-
-    Raises:
-        CheckpointError: a file cannot be read or written, or does not fit.
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):

@@ -68,10 +68,6 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
 
     Args:
         as_transformer: see :func:`saved_model`.
-
-    Raises:
-        CheckpointError: a file that is no checkpoint of fairseq's, or that describes an impossible
-            model; nothing in it has been run.
     """
     name = os.fspath(path)
     state = load_archive(name)
@@ -121,9 +117,6 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
 
     Unlike fairseq's ``load_model_ensemble_and_task`` it leaves the state of ``task``, which lends
     the dictionaries, as it is.
-
-    Raises:
-        CheckpointError: it cannot be read or built, or does not fit the task.
     """
     name = os.fspath(path)
     as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)

@@ -52,11 +52,11 @@ def command(
 ) -> Callable[[Main], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
-    Errors that a user can mend end in one line on standard error; with ``LOGLEVEL=DEBUG`` the
-    traceback stands before it. SIGTERM and SIGHUP clean up as Ctrl-C does.
+    Errors that a user can mend end in one line; ``LOGLEVEL=DEBUG`` shows the traceback before it.
+    SIGTERM and SIGHUP clean up as Ctrl-C does; the status is then 128 and the signal's number.
 
     Args:
-        interrupted: the line after an interruption, whose status is 128 and the signal's number.
+        interrupted: the line after an interruption.
         failed: the status after an error; None: 2 for a ``ValueError``, and 1 otherwise.
         logs: prepare the terminal; fairseq's trainer sets up its own logging.
     """

@@ -43,11 +43,7 @@ def generation_options(
 def pair_of(
     models: list[BaseFairseqModel], verifier: TransformerModelBase | None
 ) -> tuple[TransformerModelBase, Drafter]:
-    """Return the verifier and the drafter among models; ``verifier`` stands in for a missing one.
-
-    Raises:
-        UsageError: there are none, or several.
-    """
+    """Return verifier and drafter among models; ``verifier`` stands in for a missing one."""
     drafters = [model for model in models if isinstance(model, Drafter)]
     verifiers = [model for model in models if not isinstance(model, Drafter)]
     if not verifiers and verifier is not None:

@@ -81,11 +81,7 @@ class TranslationSpecdecTask(TranslationTask):
         return None if self._hidden else self._verifier
 
     def load_drafter(self, path: str) -> Drafter:
-        """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``.
-
-        Raises:
-            CheckpointError: the file holds no drafter, or one that does not fit the verifier.
-        """
+        """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``."""
         verifier = self.verifier
         return self._joined(pair.load_drafter(path, self), verifier)
 
@@ -146,11 +142,7 @@ class TranslationSpecdecTask(TranslationTask):
         return state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Check the state of a checkpoint that fairseq loads.
-
-        Raises:
-            CheckpointError: the checkpoint was trained with other dictionaries, or languages.
-        """
+        """Check the state of a checkpoint that fairseq loads."""
         name = "a checkpoint of --path"
         if (languages := stored_languages(state_dict)) is not None:
             adopt(languages, self, name)

@@ -37,6 +37,13 @@ def fork(run: Callable[[], int]) -> int:
         os._exit(status)
 
 
+def make_text(lines: int) -> str:
+    return "".join(
+        " ".join(f"w{(line * 7 + word * word) % 20}" for word in range(line % 10)) + "\n"
+        for line in range(lines)
+    )
+
+
 @dataclass
 class Victim:
     """A command whose output is known."""

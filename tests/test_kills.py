@@ -14,16 +14,9 @@ from typing import Any
 
 import pytest
 from drafters import save_pair
-from kills import UNFINISHED, Victim, fork
+from kills import UNFINISHED, Victim, fork, make_text
 
 from specdec_plugins.cli import evaluate, inference
-
-
-def make_text(lines: int) -> str:
-    return "".join(
-        " ".join(f"w{(line * 7 + word * word) % 20}" for word in range(line % 10)) + "\n"
-        for line in range(lines)
-    )
 
 
 def names(folder: Path) -> list[str]:

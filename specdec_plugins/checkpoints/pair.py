@@ -42,7 +42,7 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
         verifier: the path given with ``--AR-path``, which leaves nothing to split.
     """
     parts = split_paths(path)
-    if verifier is not None or len(parts) != 2 or os.path.exists(path):
+    if verifier or len(parts) != 2 or os.path.exists(path):
         return path, verifier
     first, second = parts
     first_drafts = is_drafter(load_state(first, as_transformer=True))

@@ -218,7 +218,7 @@ def test_what_was_chosen_is_reported(
     ("flags", "status", "message"),
     [
         ("--path verifier.pt --AR-path drafter.pt", 1, "drafter.pt: is no verifier"),
-        ("--path drafter.pt:drafter.pt --AR-path=", 1, "one of each as"),
+        ("--path drafter.pt:drafter.pt --AR-path=", 1, "is no verifier"),
         ("--AR-path codes", 1, "codes: not a checkpoint"),
         ("--AR-path wide.pt --path shared.pt", 1, "verifier's is 32"),
         ("--AR-path= --path shared.pt --strategy drafter", 2, "--AR-path"),

@@ -1,8 +1,7 @@
 """Speculative decoding for fairseq: a non-autoregressive drafter, an autoregressive verifier.
 
-Give this folder as ``--user-dir`` to fairseq's commands, or import it as a library. Where fairseq
-has been imported before, as by its commands, :func:`register` is called at once; else nothing is
-done, and what needs no fairseq (acceptance, drafts, controllers) can be used without it.
+Give this folder as ``--user-dir`` to fairseq's commands, or import it. What needs no fairseq
+(acceptance, drafts, controllers) can be used without it.
 """
 
 from __future__ import annotations
@@ -16,23 +15,17 @@ __version__ = "0.3.0"
 
 
 def register() -> None:
-    """Register criterions, models and tasks with fairseq; a second call does nothing.
-
-    Also tell torch which types checkpoints may hold, and fairseq that BPE codes are UTF-8 and that
-    checkpoints are copied whole.
-    """
+    """Register criterions, models, tasks and repairs with fairseq; a second call does nothing."""
     from specdec_plugins.host.fairseq_import import deferred_imports, quiet_import
 
     with quiet_import(), deferred_imports():
         import fairseq
 
         from specdec_plugins.checkpoints.archive import register_safe_globals
-        from specdec_plugins.host.checkpoints import copy_checkpoints_whole
         from specdec_plugins.host.subword_codes import read_codes_as_utf8
 
         register_safe_globals()
         read_codes_as_utf8()
-        copy_checkpoints_whole()
         # fairseq would find tasks and models itself under --user-dir, but not criterions, and
         # nothing at all otherwise. What is imported here already, it will not run a second time.
         for room in ("criterions", "models", "tasks"):
@@ -45,5 +38,5 @@ def register() -> None:
         __path__.append(beside)
 
 
-if "fairseq" in sys.modules:
+if "fairseq" in sys.modules:  # as fairseq's commands import it before this
     register()

@@ -1,4 +1,4 @@
-"""Facts about the machine, and its cache folder."""
+"""Facts about the machine, and how other processes run this package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-ABILITIES = (
-    ("amx_tile",),
-    ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"),
-    ("avx512_bf16",),
-)
+FASTEST = ("avx512_vnni", "avx512f", "avx2", "sve", "asimd")
+ABILITIES = (("amx_tile",), FASTEST, ("avx512_bf16",))
 """Linux's names of instructions that kernels are chosen by; of each group the first counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
 BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
@@ -39,25 +36,19 @@ def processor_name() -> str:
     with suppress(OSError):
         info = Path("/proc/cpuinfo").read_text("utf-8")
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
-    return _describe(info, size.strip())
-
-
-def _describe(info: str, size: str) -> str:
-    """Return the name from Linux's texts on processors and on the L3 cache's size (``8192K``)."""
     entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.M))
     brand = " ".join(BRAND.sub(" ", entries.get("model name", platform.machine())).split())
     flags = set((entries.get("flags") or entries.get("Features") or "").split())
     fastest = (next((name for name in group if name in flags), None) for group in ABILITIES)
     abilities = [OURS.get(name, name) for name in fastest if name]
-    if kib := re.fullmatch(r"(\d+)K", size):
+    if kib := re.match(r"(\d+)K", size):
         abilities.append(f"L3 {int(kib[1]) / 1024:g} MiB")
     return f"{brand} ({', '.join(abilities)})" if abilities else brand
 
 
 def cores() -> int:
     """Return the number of processors that this process may use."""
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def choose_threads(seconds: float = 0.2) -> None:
@@ -76,8 +67,7 @@ def choose_threads(seconds: float = 0.2) -> None:
         free = max(1, cores() - round((_busy_seconds() - before) / seconds))
         if free < torch.get_num_threads():
             torch.set_num_threads(free)
-            message = "others compute on %d of %d cores: threads: %d; OMP_NUM_THREADS=%d takes all"
-            logger.warning(message, cores() - free, cores(), free, cores())
+            logger.warning("others compute here; threads: %d (see OMP_NUM_THREADS)", free)
 
 
 def _busy_seconds() -> float:

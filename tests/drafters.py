@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -28,15 +29,16 @@ from specdec_plugins.checkpoints.loading import KEY, fingerprints
 from specdec_plugins.checkpoints.pair import init_encoder_from, load_drafter
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.checkpoints import use_plain_encoder
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
-PUBLISHED = Path(__file__).resolve().parent.parent.parent / "shared/fixtures/specdec_reference"
+PUBLISHED = Path(os.environ.get("SPECDEC_PUBLISHED_PAIR") or os.devnull)
 needs_published = pytest.mark.skipif(
-    not PUBLISHED.is_dir(), reason="the published pair's files are not here"
+    not PUBLISHED.is_dir(), reason="SPECDEC_PUBLISHED_PAIR names no folder of the published pair"
 )
 
 CAUSAL: dict[str, dict[str, Any]] = {
@@ -102,6 +104,14 @@ def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: i
     return tokens
 
 
+def batch_of(
+    source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor, cuts: torch.Tensor
+) -> Sample:
+    """A batch for a training pass."""
+    net_input = {"src_tokens": source, "src_lengths": lengths}
+    return {"net_input": net_input, "target": target, "cuts": cuts}
+
+
 def slot_logits(output: DrafterOutput) -> torch.Tensor:
     """``(batch, blocks, slots, vocab)`` logits of a training pass, 0 in slots without a target."""
     (logits,) = output.values
@@ -111,7 +121,7 @@ def slot_logits(output: DrafterOutput) -> torch.Tensor:
 
 
 def every_slots_logits(
-    model: Drafter, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor, *rest: Any
+    model: Drafter, source: Any, lengths: Any, target: torch.Tensor, cuts: torch.Tensor
 ) -> torch.Tensor:
     """Return :func:`slot_logits` of a training pass, with slots that have no target."""
     cut = Blocks.cut
@@ -122,7 +132,7 @@ def every_slots_logits(
         return replace(blocks, scored=torch.ones_like(blocks.scored))
 
     with patch.object(Blocks, "cut", all_scored):
-        return slot_logits(model(source, lengths, target, *rest))
+        return slot_logits(model(batch_of(source, lengths, target, cuts)))
 
 
 def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) -> Path:

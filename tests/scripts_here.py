@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TOOLS = Path(sys.executable).parent
@@ -22,6 +25,16 @@ def load_script(name: str) -> Any:
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def call(module: Any, *arguments: object) -> str:
+    """Run a script's ``main`` in this process; return what it prints."""
+    written, command = io.BytesIO(), [module.__name__, *map(str, arguments)]
+    printed = io.TextIOWrapper(written, "utf-8", write_through=True)
+    with redirect_stdout(printed), patch.object(sys, "argv", command):
+        module.main()
+    printed.flush()
+    return written.getvalue().decode()
 
 
 def run(

@@ -29,23 +29,23 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 156,
-    "checkpoints": 1462,
+    "root": 139,
+    "checkpoints": 1440,
     "cli": 930,
     "criterions": 457,
     "data": 135,
     "decoding": 4650,
     "engines": 930,
     "evaluation": 1486,
-    "files": 538,
-    "host": 322,
+    "files": 499,
+    "host": 305,
     "inference": 1947,
     "jobs": 1190,
     "models": 1799,
-    "tasks": 569,
+    "tasks": 610,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 129
+MAX_FILES = 130
 MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

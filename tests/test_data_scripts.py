@@ -5,20 +5,19 @@ from __future__ import annotations
 import gzip
 import random
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from scripts_here import SCRIPTS, load_script, run
+from scripts_here import SCRIPTS, call, load_script, run
 
 from specdec_plugins.checkpoints.loading import load_state
 
 LIST = SCRIPTS.parent / "data" / "symbols.tsv"
 
 
-def python(script: str, *arguments: object, **options: object) -> str:
-    return run(sys.executable, SCRIPTS / script, *arguments, status=0, **options).stdout
+def python(script: str, *arguments: object) -> str:
+    return call(load_script(script.removesuffix(".py")), *arguments)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -71,7 +70,8 @@ def test_wmt_is_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_prepare_data(tmp_path: Path) -> None:
-    """It goes on with what is whole, and refuses other text and a folder of somebody else."""
+    """By its own codes and dictionaries, and by given ones. It goes on with what is whole, and
+    refuses other text and a folder of somebody else."""
     raw, out = make_text(tmp_path / "raw"), tmp_path / "out"
     command = (SCRIPTS / "prepare_data.sh", raw, out, "en", "de", 30)
     run(*command, status=0)
@@ -81,6 +81,11 @@ def test_prepare_data(tmp_path: Path) -> None:
     assert "car &apos;s" in " ".join(tokens)
     assert [line.replace("@@ ", "") for line in lines_of(out / "bpe/train.en")] == tokens
     dictionary = (out / "bin/dict.de.txt").read_bytes()
+    given = ["--codes", out / "codes", "--srcdict", out / "bin/dict.en.txt"]
+    second = [out / "tok", tmp_path / "second", "en", "de", "--tokenized", *given]
+    run(SCRIPTS / "prepare_data.sh", *second, status=0)
+    for name in ("bpe/train.de", "bin/dict.de.txt", "bin/train.en-de.de.bin"):
+        assert (tmp_path / "second" / name).read_bytes() == (out / name).read_bytes()
     (out / "bpe/train.en").write_text("made before\n" * 60)
     shutil.rmtree(out / "bin")
     run(*command, status=0)
@@ -92,16 +97,6 @@ def test_prepare_data(tmp_path: Path) -> None:
     (raw / "valid.de").write_text("Eine\rZeile.\n" * 6)
     done = run(*command[:2], tmp_path / "new", "en", "de", status=1)
     assert "valid.de:1" in done.stderr
-
-
-def test_codes_and_dictionaries_of_others(tmp_path: Path) -> None:
-    raw, first = make_text(tmp_path / "raw"), tmp_path / "first"
-    run(SCRIPTS / "prepare_data.sh", raw, first, "en", "de", 30, status=0)
-    given = ["--codes", first / "codes", "--srcdict", first / "bin/dict.en.txt"]
-    second = [first / "tok", tmp_path / "second", "en", "de", "--tokenized", *given]
-    run(SCRIPTS / "prepare_data.sh", *second, status=0)
-    for name in ("bpe/train.de", "bin/dict.de.txt", "bin/train.en-de.de.bin"):
-        assert (tmp_path / "second" / name).read_bytes() == (first / name).read_bytes()
 
 
 def test_recombined_sentences_are_new(tmp_path: Path) -> None:
@@ -132,21 +127,13 @@ def test_the_output_that_is_most_like_the_reference_is_chosen(tmp_path: Path) ->
     assert chosen == "a b\n\nthe h@@ at\n"
 
 
-@pytest.mark.parametrize(
-    ("required", "translation", "missing"),
-    [
-        ("50%", "Etwa 50 % der Läden.", []),
-        ("50%", "Etwa 5 % der Läden.", ["50%"]),
-        ("> >", "Netz > Mehr", [">"]),
-        ("/ //a", "siehe //a", ["/"]),
-        ("12", "1 und 2", ["12"]),
-    ],
-)
-def test_symbols_are_found(required: str, translation: str, missing: list[str]) -> None:
-    assert load_script("symbols").missing_strings(required.split(), translation) == missing
-
-
-def test_symbols_of_the_list_itself(tmp_path: Path) -> None:
+def test_symbols_are_found(tmp_path: Path) -> None:
+    missing = load_script("symbols").missing_strings
+    assert missing(["50%"], "Etwa 50 % der Läden.") == []
+    assert missing(["50%"], "Etwa 5 % der Läden.") == ["50%"]
+    assert missing([">", ">"], "Netz > Mehr") == [">"]
+    assert missing(["/", "//a"], "siehe //a") == ["/"]
+    assert missing(["12"], "1 und 2") == ["12"]
     (tmp_path / "de").write_text("".join(f"{line}\n" for line in lines_of(LIST)), "utf-8")
     counts = python("symbols.py", LIST, tmp_path / "de").splitlines()
     assert counts[2] == "sentences: 200 of 200"

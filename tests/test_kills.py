@@ -2,20 +2,106 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from drafters import save_pair
-from kills import evaluate, inference, load, make_text, translate_corpus
+from kills import UNFINISHED, Victim, fork, make_text
 
-RANDOM = random.Random()
-"""Other moments every time."""
+from specdec_plugins.cli import evaluate, inference
+
+
+def names(folder: Path) -> list[str]:
+    """Return the files of a folder but those that were being written."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(p.relative_to(folder)) for p in paths if not p.name.endswith(UNFINISHED))
+
+
+def translation(world: Path, batch: int, lines: int = 120) -> Victim:
+    """Return a translation with a trace and ``--resume``."""
+    source = world / f"{lines}.txt"
+    source.write_text(make_text(lines))
+
+    def start(folder: Path) -> int:
+        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --batch {batch}"
+        files = f"--input-path {source} --output-path {folder}/out --trace {folder}/trace"
+        flags = f"{world} {pair} {files} --max-len-b 9 --cpu --resume --quiet"
+        return fork(lambda: int(inference.main(flags.split())))
+
+    def check(folder: Path, alone: Path) -> None:
+        out = (folder / "out").read_bytes() if (folder / "out").exists() else b""
+        assert (alone / "out").read_bytes().startswith(out), "lines were lost or changed"
+        if out:
+            assert out.count(b"\n") <= (folder / "trace").read_bytes().count(b"\n")
+
+    def finished(folder: Path, alone: Path) -> None:
+        assert (folder / "out").read_bytes() == (alone / "out").read_bytes()
+        traced = [json.loads(line)["output"] for line in (folder / "trace").open()]
+        assert traced == (folder / "out").read_text().splitlines()
+        assert names(folder) == ["out", "out.resume", "trace"]
+
+    return Victim(f"inference, batch {batch}", start, check, finished, world / f"alone{batch}")
+
+
+def evaluation(world: Path) -> Victim:
+    source = world / "evaluate.txt"
+    source.write_text(make_text(6))
+    runs: list[bytes] = []
+
+    def start(folder: Path) -> int:
+        pair = f"{world} --path {world}/drafter.pt --AR-path {world}/verifier.pt --cpu"
+        files = f"--input-path {source} --output-path {folder}/sweep --rounds 2 --no-plots"
+        flags = f"{pair} {files} --quiet --systems constant --max-len-b 9 --warmup 1"
+        return fork(lambda: int(evaluate.main(flags.split())))
+
+    def check(folder: Path, alone: Path) -> None:
+        path = folder / "sweep" / "runs.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        assert len(lines) - len(whole) <= 1
+        assert whole[: len(runs)] == runs, "runs were lost"
+        runs[:] = whole
+        keys = [(run["system"], run["round"]) for run in map(json.loads, whole)]
+        assert len(keys) == len(set(keys)), "runs were repeated"
+
+    def finished(folder: Path, alone: Path) -> None:
+        check(folder, alone)
+        assert len(runs) == 2
+        runs.clear()
+        assert names(folder) == names(alone)
+
+    return Victim("evaluate", start, check, finished, world / "alone_evaluate")
+
+
+def corpus(world: Path) -> Victim:
+    source = world / "corpus"
+    source.mkdir()
+    for name, lines in (("a.txt", 400), ("b.txt", 150), ("empty.txt", 0)):
+        (source / name).write_text(make_text(lines))
+
+    def start(folder: Path) -> int:
+        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --max-len-b 9 --cpu"
+        files = f"--input-path {source} --output-path {folder}/out --shard-lines 20"
+        command = Path(sys.executable).with_name("specdec-translate-corpus")
+        return fork(lambda: os.execv(command, [command, str(world), *f"{pair} {files}".split()]))
+
+    def check(folder: Path, alone: Path) -> None:
+        for path in (folder / "out").glob("*.txt"):
+            assert path.read_bytes() == (alone / "out" / path.name).read_bytes()
+
+    def finished(folder: Path, alone: Path) -> None:
+        assert names(folder) == names(alone)
+        check(folder, alone)
+
+    return Victim("translate_corpus", start, check, finished, world / "alone_corpus")
 
 
 @pytest.fixture
@@ -29,22 +115,22 @@ def compiled(world: Path) -> None:
     (world / "warm").write_text(make_text(3))
     pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --input-path {world}/warm"
     flags = f"{world} {pair} --output-path {world}/warmed --max-len-b 9 --cpu --quiet"
-    assert load("inference").main(flags.split()) == 0
+    assert inference.main(flags.split()) == 0
 
 
 @pytest.mark.parametrize(
     ("make", "kills"),
     [
-        (lambda world: inference(world, 1, lines=40), 1),
-        pytest.param(lambda world: inference(world, 4, lines=60), 1, marks=pytest.mark.slow),
-        (evaluate, 1),
-        pytest.param(translate_corpus, 5, marks=pytest.mark.slow),
+        (lambda world: translation(world, 1, lines=40), 1),
+        pytest.param(lambda world: translation(world, 4, lines=60), 1, marks=pytest.mark.slow),
+        (evaluation, 1),
+        pytest.param(corpus, 5, marks=pytest.mark.slow),
     ],
     ids=["batch 1", "batch 4", "evaluate", "corpus"],
 )
 @pytest.mark.usefixtures("compiled")
 def test_kills(world: Path, make: Any, kills: int) -> None:
-    if make is translate_corpus:
+    if make is corpus:
         pytest.importorskip("ray")
     victim = make(world)
     victim.run_alone()
@@ -65,13 +151,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) -> None:
     """Another file takes up space, and is removed before the run goes on."""
-    script, source = load("inference"), world / "in.txt"
+    source = world / "in.txt"
     source.write_text(make_text(200))
 
     def run(folder: Path) -> int:
         pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --strategy AR --batch 8"
         files = f"--input-path {source} --output-path {folder}/out --resume"
-        return int(script.main(f"{world} {pair} {files} --max-len-b 9 --quiet".split()))
+        return int(inference.main(f"{world} {pair} {files} --max-len-b 9 --quiet".split()))
 
     assert run(world) == 0
     whole = (world / "out").read_bytes()
@@ -80,7 +166,7 @@ def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) ->
     for _ in range(6):
         free = os.statvfs(small_disk)
         left = free.f_bavail * free.f_bsize
-        other.write_bytes(bytes(RANDOM.randint(max(0, left - 8192), left)))
+        other.write_bytes(bytes(random.randint(max(0, left - 8192), left)))
         failures += run(small_disk)
         written = out.read_bytes() if out.exists() else b""
         assert whole.startswith(written)

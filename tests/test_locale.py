@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.cli import inference
-from specdec_plugins.inference import Settings, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIR = ROOT / "checkpoints" / "multi30k.en-de"
@@ -29,22 +28,18 @@ def locale(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_inference(locale: dict[str, str]) -> None:
-    pair = {"path": str(PAIR / "drafter.pt"), "ar_path": str(PAIR / "verifier.pt")}
-    settings = Settings(str(PAIR), **pair, tokenizer="moses", bpe="subword_nmt", engine="eager")
-    (expected,) = load_translator(settings).translate([TEXT.rstrip("\n")])
-    assert "Mädchen" in expected.text
-    pair_flags = ["--path", PAIR / "drafter.pt", "--AR-path", PAIR / "verifier.pt"]
-    flags = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--cpu", "--quiet"]
-    command = [sys.executable, "scripts/inference.py", PAIR, *pair_flags, *flags]
+    flags = ["--cpu", "--quiet", "--engine", "eager"]
     done = subprocess.run(
-        [*map(str, command), "--engine", "eager"],
+        [sys.executable, "scripts/inference.py", str(PAIR), *flags],
         input=TEXT.encode(),
         capture_output=True,
         check=True,
         cwd=ROOT,
         env={**os.environ, **locale},
     )
-    assert done.stdout.decode("utf-8") == expected.text + "\n"
+    output = done.stdout.decode("utf-8")
+    assert output.count("\n") == 1
+    assert output.startswith("Zwei Mädchen trinken ")
 
 
 def test_codes_that_are_not_utf8_are_named(

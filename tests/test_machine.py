@@ -10,21 +10,31 @@ import pytest
 import torch
 
 from specdec_plugins import machine
-from specdec_plugins.machine import _describe, choose_threads, python_path, python_program
+from specdec_plugins.machine import choose_threads, processor_name, python_path, python_program
 
 EPYC = "AMD EPYC 7763 64-Core Processor"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
 
 
-def test_a_processor_is_named_by_what_it_can_do() -> None:
-    def named(brand: str, flags: str, size: str) -> str:
-        entry = f"processor\t: 0\nmodel name\t: {brand}\nflags\t\t: {flags}\npower management:\n\n"
-        return _describe(entry * 2, size)
-
-    assert named(EPYC, "fpu avx2 sse", "8192K") == "AMD EPYC 7763 (avx2, L3 8 MiB)"
-    abilities = "avx2 avx512f avx512_bf16 avx512_vnni amx_tile amx_bf16"
-    name = "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)"
-    assert named(XEON, abilities, "107520K") == name
+@pytest.mark.parametrize(
+    ("brand", "flags", "size", "name"),
+    [
+        (EPYC, "fpu avx2 sse", "8192K", "AMD EPYC 7763 (avx2, L3 8 MiB)"),
+        (
+            XEON,
+            "avx2 avx512f avx512_bf16 avx512_vnni amx_tile amx_bf16",
+            "107520K",
+            "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)",
+        ),
+    ],
+)
+def test_a_processor_is_named_by_what_it_can_do(
+    brand: str, flags: str, size: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = f"processor\t: 0\nmodel name\t: {brand}\nflags\t\t: {flags}\npower management:\n\n"
+    texts = iter([entry * 2, f"{size}\n"])
+    monkeypatch.setattr(Path, "read_text", lambda *_: next(texts))
+    assert processor_name.__wrapped__() == name
 
 
 STAT = "cpu  {0} 0 0 0\ncpu0 {0} {1} 3 0 9 1 1 0 0 0\ncpu1 5 0 0 {0} 0 0 0 0 0 0\nintr 1\n"
@@ -58,10 +68,11 @@ def test_no_more_threads_than_free_cores(
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["json", "sacrebleu", "specdec_plugins"])
-def test_children_import_nothing_from_the_current_folder(name: str, tmp_path: Path) -> None:
-    (tmp_path / f"{name}.py").write_text("print('foreign')", "utf-8")
-    program = python_program(f"import {name}, sys; print(*sys.argv[1:])", 7)
+def test_children_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    names = ("json", "sacrebleu", "specdec_plugins")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("print('foreign')", "utf-8")
+    program = python_program(f"import sys, {', '.join(names)}; print(*sys.argv[1:])", 7)
     environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout == "7\n", done.stderr

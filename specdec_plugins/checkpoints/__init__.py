@@ -1,1 +1,0 @@
-"""Checkpoints: read without running anything of them, told apart by role, exported."""

@@ -25,7 +25,7 @@ import torch
 from omegaconf.base import ContainerMetadata, Metadata
 from torch import Tensor
 
-from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import Location
 
 logger = logging.getLogger(__name__)
@@ -44,15 +44,13 @@ DTYPES = (
 def load_archive(path: Location) -> dict[str, Any]:
     """Read a file of ``torch.save`` that holds a dictionary, onto the CPU."""
     name = os.fspath(path)
-    remedy = "name a checkpoint file (.pt), and only one"
-    with explained(f"{name}: cannot be read", remedy, CheckpointError):
-        if not os.path.isfile(name):
-            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
-            raise CheckpointError(f"{name}: {fault}; {remedy}")
-        with open(name, "rb") as file:
-            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-        if is_zip and not _is_sound(name):
-            raise CheckpointError(f"{name}: {DAMAGED}")
+    if not os.path.isfile(name):
+        fault = "no ordinary file" if os.path.exists(name) else "no such file"
+        raise CheckpointError(f"{name}: {fault}; name a checkpoint (.pt), and only one")
+    with open(name, "rb") as file:
+        is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+    if is_zip and not _is_sound(name):
+        raise CheckpointError(f"{name}: {DAMAGED}")
     register_safe_globals()
     storages: list[Any] = []
     left = os.path.getsize(name)
@@ -182,15 +180,11 @@ class _Array(np.ndarray):
 
 def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
     """Yield stand-ins for numpy's classes and functions, under their names."""
-    stand_ins: list[tuple[Callable[..., object], str]] = [
-        (_Dtype, "numpy.dtype"),
-        (_Array, "numpy.ndarray"),
-    ]
+    stand_ins: dict[str, Any] = {"numpy.dtype": _Dtype, "numpy.ndarray": _Array}
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
-        stand_ins.append((lambda *_: _Array(), f"{module}._reconstruct"))
-        number = f"{module}.scalar"
-        stand_ins.append((lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0], number))
-    for stand_in, name in stand_ins:
+        stand_ins[f"{module}._reconstruct"] = lambda *_: _Array()
+        stand_ins[f"{module}.scalar"] = lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0]
+    for name, stand_in in stand_ins.items():
         stand_in.__module__, _, stand_in.__qualname__ = name.rpartition(".")
         stand_in.__name__ = stand_in.__qualname__
         yield stand_in

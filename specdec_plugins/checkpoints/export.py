@@ -29,7 +29,7 @@ from specdec_plugins.checkpoints.loading import (
     load_upgraded,
     save_state,
 )
-from specdec_plugins.files.errors import CheckpointError, explained
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
@@ -66,9 +66,6 @@ def export_checkpoint(
         draft_from: a drafter's new vocabulary; None leaves it as it is.
         as_transformer: ignore fields that fairseq does not know.
         half: write weights in float16.
-
-    Raises:
-        CheckpointError: a file cannot be read or written, or does not fit.
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -121,8 +118,7 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
         path: segmented text, a sentence a line, ideally the verifier's output.
     """
     seen, eos = Counter[int](), dictionary.eos()
-    fault = f"--draft-text {path}: cannot be read"
-    with explained(fault, kind=CheckpointError), open(path, encoding="utf-8") as lines:
+    with open(path, encoding="utf-8") as lines:
         for line in lines:
             seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
     total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)

@@ -47,9 +47,6 @@ def load_head(
         scoring: the acceptance to predict; see
             :attr:`~specdec_plugins.decoding.acceptance.Scoring.values`.
         block_size: None for the drafter's.
-
-    Raises:
-        CheckpointError: the file is no head, or one for another drafter, scoring or block size.
     """
     state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))

@@ -37,11 +37,7 @@ from specdec_plugins.checkpoints.config import (
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import Location, whole_file
-from specdec_plugins.host.checkpoints import (
-    REDUNDANT,
-    use_plain_encoder,
-    without_memory,
-)
+from specdec_plugins.host.checkpoints import BUILDING, REDUNDANT, use_plain_encoder, without_memory
 from specdec_plugins.models.drafter import Drafter
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
@@ -72,10 +68,6 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
 
     Args:
         as_transformer: see :func:`saved_model`.
-
-    Raises:
-        CheckpointError: a file that is no checkpoint of fairseq's, or that describes an impossible
-            model; nothing in it has been run.
     """
     name = os.fspath(path)
     state = load_archive(name)
@@ -125,9 +117,6 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
 
     Unlike fairseq's ``load_model_ensemble_and_task`` it leaves the state of ``task``, which lends
     the dictionaries, as it is.
-
-    Raises:
-        CheckpointError: it cannot be read or built, or does not fit the task.
     """
     name = os.fspath(path)
     as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
@@ -145,9 +134,10 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
             raise CheckpointError(f"{name}: translates the other direction; give {flags}")
     check_dictionaries(state["task_state"], task, name)
     # First without memory: a file may describe a model of any size.
-    with without_memory():
-        _load_weights(name, build_model(name, task, cfg), weights, cfg)
-    model = build_model(name, task, cfg)
+    with BUILDING:
+        with without_memory():
+            _load_weights(name, build_model(name, task, cfg), weights, cfg)
+        model = build_model(name, task, cfg)
     # Some models change with the number of updates (layer freezing, schedules of dropout).
     model.set_num_updates(state["num_updates"])
     _load_weights(name, model, weights, cfg)
@@ -186,10 +176,8 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
 
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
     """Return the SHA-256 of a fairseq dictionary's symbols, in their order."""
-    digest = hashlib.sha256()
-    for symbol in dictionary.symbols:
-        digest.update(symbol.encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
+    lines = "".join(f"{symbol}\n" for symbol in dictionary.symbols)
+    return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fingerprints(task: FairseqTask) -> dict[str, str]:
@@ -218,19 +206,35 @@ def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None
 
 
 def save_state(state: Mapping[str, object], path: Location) -> int:
-    """Write a checkpoint, whole or not at all, and return its size in bytes."""
+    """Write a checkpoint, whole or not at all, and return its size in bytes.
+
+    It takes its name only if it can be read again, with the same weights bit by bit.
+    """
     weights = state["model"]
     assert isinstance(weights, Mapping)
     check_weights(os.fspath(path), weights)
     try:
         with whole_file(path) as file:
             torch.save(state, file)
+            file.flush()
+            if os.path.isfile(file.name):
+                load = load_state if "cfg" in state else load_archive
+                stored = load(file.name)["model"]
+                same = (_same(stored[name], weights[name]) for name in weights if name in stored)
+                if stored.keys() != weights.keys() or not all(same):
+                    raise RuntimeError("it is not the same when read again")
     except (OSError, RuntimeError) as error:
         # torch complains of positions in the file; the system's error before says why.
         cause = error if isinstance(error, OSError) else error.__context__
         fault = getattr(cause, "strerror", None) or one_line(error)
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors are equal bit by bit."""
+    content = (item.cpu().flatten().contiguous().view(torch.uint8) for item in (first, second))
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and torch.equal(*content)
 
 
 def load_upgraded(path: Location, as_transformer: bool = False) -> State:

@@ -10,7 +10,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -38,13 +38,6 @@ Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | Non
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
 used in its training only."""
-
-
-class Beginning(TypedDict):
-    """The beginning of a batch's targets, as arguments of fairseq's generators."""
-
-    prefix_tokens: Tensor | None
-    bos_token: int | None
 
 
 @dataclass(frozen=True)
@@ -81,8 +74,8 @@ class LanguageTokens:
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
-    def beginning(self, source: Tensor) -> Beginning:
-        """Return the beginning of the targets of ``(rows, n)`` sources."""
+    def beginning(self, source: Tensor) -> JsonObject:
+        """Return the beginning of the targets of ``(rows, n)`` sources, for a generator."""
         forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
         return {"prefix_tokens": forced, "bos_token": self.begin}
 

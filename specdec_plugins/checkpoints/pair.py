@@ -41,17 +41,12 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
     Args:
         verifier: the path given with ``--AR-path``, which leaves nothing to split.
     """
-    parts = [path] if os.path.exists(path) else split_paths(path)
-    if len(parts) == 1:
+    parts = split_paths(path)
+    if verifier or len(parts) != 2 or os.path.exists(path):
         return path, verifier
-    if len(parts) == 2 and verifier is None:
-        roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
-        if sum(roles) == 1:
-            return parts[roles.index(True)], parts[roles.index(False)]
-    raise CheckpointError(
-        f"--path {path}: give the drafter's checkpoint, and the verifier's with --AR-path, or one "
-        "of each as drafter.pt:verifier.pt"
-    )
+    first, second = parts
+    first_drafts = is_drafter(load_state(first, as_transformer=True))
+    return (first, second) if first_drafts else (second, first)
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:

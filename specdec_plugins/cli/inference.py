@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,9 +62,8 @@ def main(argv: Sequence[str]) -> None:
     check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
-    with reserved(outputs), InputLines.open(args.input_path) as lines:
-        if settings.drafts_path is not None:
-            lines.drafts = InputLines.open(settings.drafts_path, "--drafts")
+    drafts = InputLines.open(os.path.abspath(p)) if (p := settings.drafts_path) else nullcontext()
+    with reserved(outputs), InputLines.open(args.input_path) as lines, drafts as lines.drafts:
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         about = describe_run(settings, args.seed, lines)

@@ -17,7 +17,7 @@ import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command
-from specdec_plugins.files.errors import InferenceError, UsageError, explained
+from specdec_plugins.files.errors import InferenceError, UsageError
 from specdec_plugins.files.output import LOCK, locked
 from specdec_plugins.tasks.recipes import flag, known, with_recipe
 
@@ -71,8 +71,7 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
         yield
         return
     folder = Path(values["save_dir"] or "checkpoints")
-    with explained(f"--save-dir {folder}: cannot be written to", "name another folder"):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with locked(f"--save-dir {folder}", folder / LOCK):
         yield
 

@@ -72,17 +72,8 @@ class GlatLoss(FairseqCriterion):
         self, model: Drafter, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
-        net_input = sample["net_input"]
-        output: DrafterOutput = model(
-            net_input["src_tokens"],
-            net_input["src_lengths"],
-            sample["target"],
-            sample["cuts"],
-            glancing_ratio=sample["glancing_ratio"],
-            read=partial(self._losses, model),
-            with_verifier=self.verifier_labels,
-            seeds=sample.get("seeds"),
-        )
+        read = partial(self._losses, model)
+        output: DrafterOutput = model(sample, read, self.verifier_labels)
         weights = output.scored.float()
         if self.slot_decay > 0:
             slots = torch.arange(weights.size(-1), device=weights.device)

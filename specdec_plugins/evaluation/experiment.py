@@ -20,7 +20,7 @@ from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import SystemProcess
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, work_folder
 from specdec_plugins.inference.report import describe_settings, versions
 from specdec_plugins.machine import cores, processor_name
@@ -157,8 +157,7 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
     with work_folder(out, out / DESCRIPTION, experiment.describe()):
         runs = read_runs(out / RUNS)
         yield from runs
-        fault = f"--output-path {out}: cannot be written to"
-        with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
+        with open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
             for where, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
@@ -226,8 +225,7 @@ def read_runs(path: Path) -> list[Run]:
     """Return the complete lines of a file of runs; none if there is no file."""
     if not path.exists():
         return []
-    with explained(f"{path}: cannot be read", "check its permissions"):
-        *lines, _ = path.read_bytes().split(b"\n")
+    *lines, _ = path.read_bytes().split(b"\n")
     try:
         return [msgspec.json.decode(line, type=Run) for line in lines]
     except (ValueError, RecursionError) as error:

@@ -87,7 +87,7 @@ def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> l
     """Return the lines of a text that ``flag`` names; they must hold a sentence."""
     if max_lines is not None and max_lines < 1:
         raise ValueError(f"--lines {max_lines}: must be at least 1")
-    with InputLines.open(path, flag) as source:
+    with InputLines.open(path) as source:
         lines = list(islice(source, max_lines))
         source.check()
     if not any(line.text.strip() for line in lines):

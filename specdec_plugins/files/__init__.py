@@ -1,1 +1,0 @@
-"""Files, streams and errors, as every command treats them."""

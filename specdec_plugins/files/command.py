@@ -52,13 +52,12 @@ def command(
 ) -> Callable[[Main], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
-    Errors that a user can mend end in one line on standard error; with ``LOGLEVEL=DEBUG`` the
-    traceback stands before it. SIGTERM and SIGHUP clean up as Ctrl-C does.
+    Errors that a user can mend end in one line; ``LOGLEVEL=DEBUG`` shows the traceback before it.
+    SIGTERM and SIGHUP clean up as Ctrl-C does; the status is then 128 and the signal's number.
 
     Args:
-        interrupted: the line after an interruption, whose status is 128 and the signal's number.
-        failed: the status after an error; by default 2 for a ``ValueError``, which is about the
-            command line, and 1 otherwise.
+        interrupted: the line after an interruption.
+        failed: the status after an error; None: 2 for a ``ValueError``, and 1 otherwise.
         logs: prepare the terminal; fairseq's trainer sets up its own logging.
     """
 
@@ -78,9 +77,12 @@ def command(
             except KeyboardInterrupt as stop:
                 status, message = 128 + (stop.args or (signal.SIGINT,))[0], interrupted
             except (SpecdecError, OSError, ValueError) as error:
-                if not logs and not isinstance(error, SpecdecError):
+                file = getattr(error, "filename", None)
+                if not (logs or file or isinstance(error, SpecdecError)):
                     raise  # from fairseq: its traceback is of use
                 status, message = failed or 1 + isinstance(error, ValueError), str(error)
+                if file and isinstance(error, OSError):
+                    message = f"{file}: {error.strerror}"
                 logger.debug("traceback:", exc_info=True)
             tell(f"{program()}: {' '.join(message.split())}")
             return status

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class SpecdecError(Exception):
     """Stop a command with one line on standard error, without a traceback."""
@@ -36,18 +33,6 @@ class EngineError(SpecdecError, ValueError):
 
 class UsageError(SpecdecError, ValueError):
     """A command line, or a recipe on it, cannot be followed."""
-
-
-@contextmanager
-def explained(
-    fault: str, remedy: str = "", kind: type[SpecdecError] = InferenceError
-) -> Iterator[None]:
-    """Raise ``kind`` for an ``OSError`` within the block: the fault, its reason and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        rest = f"; {remedy}" if remedy else ""
-        raise kind(f"{fault} ({error.strerror or error}){rest}") from error
 
 
 def counted(count: int, name: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, BinaryIO
 
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 
 STANDARD = "-"
 
@@ -44,24 +45,17 @@ class InputLines:
         self.drafts: InputLines | None = None
         """A draft for each line."""
         self._stream = stream
-        self._fault: Exception | None = None
+        self._fault = ""
 
     @classmethod
-    def open(cls, path: str, flag: str = "--input-path") -> InputLines:
-        """Return the lines of a file that ``flag`` names, or of standard input for ``-``."""
-        if path == STANDARD and flag != "--drafts":
-            return cls(sys.stdin.buffer)
-        with explained(f"{flag} {path}: cannot be read", "check the path"):
-            return cls(open(path, "rb"), path)
-
-    def __enter__(self) -> InputLines:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.path is not None:
-            self._stream.close()
-        if self.drafts is not None:
-            self.drafts.__exit__()
+    @contextmanager
+    def open(cls, path: str) -> Iterator[InputLines]:
+        """Open a file, or standard input for ``-``."""
+        if path == STANDARD:
+            yield cls(sys.stdin.buffer)
+        else:
+            with open(path, "rb") as stream:
+                yield cls(stream, path)
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
@@ -73,27 +67,26 @@ class InputLines:
     def __iter__(self) -> Iterator[Line]:
         drafts = iter(self.drafts or ())
         try:
-            while self._fault is None and (line := self._stream.readline()):
+            while not self._fault and (line := self._stream.readline()):
                 self.number += 1
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
                 text = text.removesuffix("\n").removesuffix("\r")
                 draft = next(drafts, None)
                 if self.drafts is not None and draft is None:
-                    self.drafts.check()
-                    raise InferenceError(f"{self.drafts.name}: has no line {self.number}")
+                    missing = f"{self.drafts.name}: has no line {self.number}"
+                    self._fault = self.drafts._fault or missing
+                    return
                 yield Line(self.number, text, draft=None if draft is None else draft.text)
         except UnicodeDecodeError:
             fault = f"line {self.number} is not UTF-8; unpack or convert the file (iconv)"
-            self._fault = InferenceError(f"{self.name}: {fault}")
+            self._fault = f"{self.name}: {fault}"
         except OSError as error:
-            self._fault = InferenceError(f"{self.name}: cannot be read ({error.strerror or error})")
-        except InferenceError as error:
-            self._fault = error
+            self._fault = f"{self.name}: cannot be read ({error.strerror or error})"
 
     def check(self, remedy: str = "") -> None:
         """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
-        if self._fault is not None:
-            raise InferenceError(f"{self._fault}{remedy}") from self._fault
+        if self._fault:
+            raise InferenceError(f"{self._fault}{remedy}")
 
 
 class OutputLines:
@@ -112,20 +105,21 @@ class OutputLines:
         if resume and not self.resumable:
             raise InferenceError(f"--resume: needs an ordinary file to go on with; give {flag}")
         if resume and os.path.exists(path):
-            with explained(f"--resume: {path}: cannot be read"):
-                self.done = complete_lines(path)[0]
+            with open(path, "rb") as file:
+                self.done = sum(line.endswith(b"\n") for line in file)
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the lines that stay, and over everything else."""
-        with explained(f"{self._name}: cannot be written to"):
-            self._file: IO[bytes]
-            if self.path == STANDARD:
-                self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
-            elif self.done:
-                self._file = open(self.path, "r+b", buffering=0)
-                self._file.truncate(self._file.seek(complete_lines(self.path, self.done)[1]))
-            else:
-                self._file = open(self.path, "wb", buffering=0)
+        self._file: IO[bytes]
+        if self.path == STANDARD:
+            self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
+        elif self.done:
+            with open(self.path, "rb") as file:
+                end = sum(map(len, islice(file, self.done)))
+            self._file = open(self.path, "r+b", buffering=0)
+            self._file.truncate(self._file.seek(end))
+        else:
+            self._file = open(self.path, "wb", buffering=0)
         return self
 
     def write(self, text: str) -> None:
@@ -145,13 +139,3 @@ class OutputLines:
 
     def __exit__(self, *exception: object) -> None:
         self._file.close()
-
-
-def complete_lines(path: str, max_: int | None = None) -> tuple[int, int]:
-    """Return how many lines of a file end in a line feed, up to ``max_``, and where they end."""
-    lines = end = 0
-    with open(path, "rb") as file:
-        for line in islice(file, max_):
-            if line.endswith(b"\n"):
-                lines, end = lines + 1, end + len(line)
-    return lines, end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from typing import IO, Any
 import msgspec
 from filelock import FileLock, Timeout
 
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD
 
 Location = str | os.PathLike[str]
@@ -37,34 +38,34 @@ def whole_file(path: Location) -> Iterator[IO[bytes]]:
     device or a FIFO is written to directly. The permissions are those that ``open`` gives.
     """
     target = os.path.realpath(path)
-    mode = os.stat(target).st_mode if os.path.exists(target) else None
-    if mode is not None and not stat.S_ISREG(mode):
-        with open(path, "wb") as file:
-            yield file
-        return
     # Short, since the name of the target may be as long as names can be.
     unfinished = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.part")
     try:
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(path, "wb") as file:
+                yield file
+            return
         with open(unfinished, "xb") as file:
-            if mode is not None:
+            if os.path.exists(target):
                 os.close(os.open(target, os.O_WRONLY))  # refuses where it may not be written to
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+                shutil.copymode(target, unfinished)
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(unfinished)
+        if isinstance(error, OSError) and error.filename in (None, unfinished):
+            error.filename = os.fspath(path)
         raise
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a whole file, and make its folder."""
-    with explained(f"{path}: cannot be written", "name a path that can"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.writelines(chunks)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.writelines(chunks)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -87,24 +88,18 @@ def as_read(value: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
-def differing(first: object, second: object) -> str:
+def differing(first: object, second: object, name: str = "") -> str:
     """Return the dotted names at which two descriptions differ; empty if they do not."""
-    return ", ".join(name.removeprefix(".") for name in _differences(first, second))
-
-
-def _differences(first: object, second: object, name: str = "") -> Iterator[str]:
     if isinstance(first, dict) and isinstance(second, dict):
-        for key in first | second:
-            yield from _differences(first.get(key), second.get(key), f"{name}.{key}")
-    elif first != second:
-        yield name
+        names = (differing(first.get(k), second.get(k), f"{name}.{k}") for k in first | second)
+        return ", ".join(filter(None, names))
+    return name.removeprefix(".") if first != second else ""
 
 
 def file_digest(path: Location) -> str:
     """Return the SHA-256 of a file; a file that did not change is read once."""
-    with explained(f"{path}: cannot be read", "check the path"):
-        status = os.stat(path)
-        return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
+    status = os.stat(path)
+    return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @cache
@@ -119,8 +114,7 @@ def _digest(path: str, *status: int) -> str:
 def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Refuse an output that is an input, or another output, by whatever name.
 
-    Only ordinary files count: a terminal or ``/dev/null`` may be several of them. Standard output
-    may be several outputs.
+    Only ordinary files count: a terminal, ``/dev/null`` or standard output may be several outputs.
     """
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
     for name, path in outputs:
@@ -143,13 +137,12 @@ def _identity(path: Location, stream: int = 0) -> object:
 @contextmanager
 def locked(output: str, file: Location) -> Iterator[None]:
     """Have an output for this run alone; its lock ``file`` is free when the process ends."""
+    os.stat(os.path.dirname(file))  # which the lock would make
     lock = FileLock(file, timeout=0)
-    with explained(f"{output}: its folder cannot be written to"):
-        os.stat(os.path.dirname(file))  # which the lock would make
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InferenceError(f"{output}: another run is at work there") from error
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InferenceError(f"{output}: another run is at work there") from error
     try:
         yield
     finally:
@@ -187,8 +180,7 @@ def work_folder(
     The file ``mark`` in it, or in a folder in it, describes the run, as ``about`` does this one.
     """
     fault, lock = f"{flag} {output}", mark.parent / LOCK
-    with explained(f"{fault}: cannot be written to", "name a folder that can"):
-        mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
     with locked(fault, lock):
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:

@@ -1,1 +1,0 @@
-"""Repairs of stock fairseq; each module says which versions need them."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from threading import RLock
+from unittest.mock import patch
 
 import torch
 from fairseq.file_io import PathManager
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from specdec_plugins.files.output import whole_file
 
-T = TypeVar("T")
+BUILDING = RLock()
+"""Held while a model is built: :func:`without_memory` changes what other threads would build."""
 
 _copy = PathManager.copy
 # fairseq 0.12.2, and it alone, also stores the weights of an encoder's layers in a second, packed
@@ -29,22 +30,20 @@ REDUNDANT = re.compile(
 )
 
 
-def copy_checkpoints_whole() -> None:
-    """Let fairseq copy checkpoints whole or not at all.
+def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    """Copy a file as fairseq does, and whole or not at all if both are ordinary files.
 
-    It writes one checkpoint whole, and copies it over ``checkpoint_best.pt`` and
+    fairseq writes one checkpoint whole, and copies it over ``checkpoint_best.pt`` and
     ``checkpoint_last.pt``: a training that is killed meanwhile could not be resumed.
     """
-    PathManager.copy = staticmethod(copy_whole)
-
-
-def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-    """Copy a file as fairseq does, and whole or not at all if both are ordinary files."""
     if not os.path.isfile(src_path) or not os.path.isdir(os.path.dirname(dst_path) or "."):
         return bool(_copy(src_path, dst_path, overwrite))
     with open(src_path, "rb") as source, whole_file(dst_path) as target:
         shutil.copyfileobj(source, target)
     return True
+
+
+PathManager.copy = staticmethod(copy_whole)
 
 
 @contextmanager
@@ -54,33 +53,22 @@ def without_memory() -> Iterator[None]:
     Values are not worked out either: for some of them torch would import its compiler, which takes
     seconds and 60 MiB.
     """
-    stock = SinusoidalPositionalEmbedding.get_embedding
+
+    def undrawn(tensor: Tensor, *_: object, **__: object) -> Tensor:
+        return tensor
+
     empty = staticmethod(lambda entries, channels, *_: torch.empty(entries, channels))
-    SinusoidalPositionalEmbedding.get_embedding = empty
-    try:
-        with torch.device("meta"), _Undrawn():
-            yield
-    finally:
-        SinusoidalPositionalEmbedding.get_embedding = staticmethod(stock)
+    with (
+        BUILDING,
+        patch.object(SinusoidalPositionalEmbedding, "get_embedding", empty),
+        patch.object(nn.init, "normal_", undrawn),
+        patch.object(Tensor, "normal_", undrawn),
+        torch.device("meta"),
+    ):
+        yield
 
 
-class _Undrawn(TorchFunctionMode):
-    """Does not draw normally distributed weights."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        options = kwargs or {}
-        if func in (nn.init.normal_, Tensor.normal_):
-            return args[0] if args else options["tensor"]
-        return func(*args, **options)
-
-
-def without_copies(weights: Mapping[str, T]) -> dict[str, T]:
+def without_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights that hold something of their own."""
     return {name: weight for name, weight in weights.items() if not REDUNDANT.search(name)}
 

@@ -31,9 +31,7 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
             "--fp16 and --bf16); on a GPU use --fp16 or --amp"
         )
     longest = max(sample["net_input"]["src_tokens"].size(1), sample["target"].size(1))
-    kernels = [SDPBackend.MATH]
-    if longest > SHORT:
-        kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH][longest <= SHORT :]
     with torch.autocast("cpu", dtype=getattr(torch, name)), sdpa_kernel(kernels):
         yield
 
@@ -64,12 +62,9 @@ class WholePairs(LanguagePairDataset):
     slots = 0
     """Masked slots that are computed with each sentence; ``--max-tokens`` counts them too."""
 
-    def num_tokens(self, index: int) -> int:
-        """Return the tokens of a sentence, of its longer side, as ``--max-tokens`` counts them."""
-        return int(self.num_tokens_vec(np.array([index]))[0])
-
     def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same of n sentences, ``(n,)``."""
+        """Return the tokens of n sentences, ``(n,)``, each of its longer side, for
+        ``--max-tokens``."""
         sources, targets = self.src_sizes[indices], self.tgt_sizes
         if targets is None:
             return sources

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.files.errors import InferenceError, counted, explained
+from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import STANDARD, OutputLines
 
 PAD = "<pad>"
@@ -78,9 +78,9 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
     """Yield the sentences of a trace file.
 
     Raises:
-        InferenceError: a file that cannot be read, or a line that is no sentence.
+        InferenceError: a line that is no sentence.
     """
-    with explained(f"{path}: cannot be read", "check the path"), open(path, "rb") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield SentenceTrace.from_json(line)

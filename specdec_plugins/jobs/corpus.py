@@ -12,13 +12,14 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from fairseq import utils
 
-from specdec_plugins.files.errors import InferenceError, explained
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, file_digest, write_whole
 from specdec_plugins.inference.report import describe_settings
@@ -64,9 +65,7 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     rest, folders = list[str](), [path]
     while folders:
         folder = folders.pop()
-        with explained(f"--input-path {folder}: cannot be read"):
-            items = sorted(folder.iterdir())
-        for item in items:
+        for item in sorted(folder.iterdir()):
             name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
             if item.is_file() and not hidden:
                 files[name] = item
@@ -92,7 +91,7 @@ def read_corpus(
         if drafted is not None and not os.path.isfile(drafted):
             raise InferenceError(f"--drafts {drafted}: no such file")
         start = first_line = 0
-        with explained(f"--input-path {path}: cannot be read"), open(path, "rb") as file:
+        with open(path, "rb") as file:
             while lines := list(islice(file, shard_lines)):
                 data = b"".join(lines)
                 try:
@@ -141,16 +140,16 @@ def finish(corpus: Corpus, output: Path) -> None:
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     """Write the translation of a shard, whole or not at all."""
-    with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
+    with open(shard.source, "rb") as file:
         file.seek(shard.start)
         data = b"".join(islice(file, shard.lines))
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
-    with InputLines(io.BytesIO(data), shard.source) as lines:
-        lines.number = shard.first_line
-        if shard.drafts is not None:
-            lines.drafts = InputLines.open(shard.drafts, "--drafts")
-            deque(islice(lines.drafts, shard.first_line), 0)
+    lines = InputLines(io.BytesIO(data), shard.source)
+    lines.number = shard.first_line
+    drafts = nullcontext() if shard.drafts is None else InputLines.open(shard.drafts)
+    with drafts as lines.drafts:
+        deque(islice(lines.drafts or (), shard.first_line), 0)
         translations = translator.translate(lines)
         write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
         lines.check()

@@ -32,7 +32,7 @@ MAX_TASKS = 2000
 RETRIES = 3
 """Ray itself would try for ever, also a shard that kills every worker."""
 SHOWN = re.compile(
-    r"^\S*\b(?:InferenceError|CheckpointError|EngineError|ValueError): (.+)$", re.MULTILINE
+    r"^\S*\b(?:Inference|Checkpoint|Engine|Value|OS|Permission|File\w+)Error: (.+)$", re.MULTILINE
 )
 """Errors of a worker that a user can mend, in the traceback's text."""
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.host.checkpoints import REDUNDANT
-from specdec_plugins.host.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut, Sample
 from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import with_layers
 from specdec_plugins.models.training_pass import SlotReader, TrainingPass
@@ -178,27 +178,25 @@ class Drafter(BaseFairseqModel):
 
     def forward(
         self,
-        src_tokens: Tensor,
-        src_lengths: Tensor,
-        target: Tensor,
-        cuts: Tensor,
-        glancing_ratio: float = 0.0,
+        sample: Sample,
         read: SlotReader = lambda logits, targets: (logits,),
         with_verifier: bool = False,
-        seeds: Tensor | None = None,
     ) -> DrafterOutput:
         """Score the blocks of ``target`` ``(batch, length)`` after ``cuts`` ``(batch, blocks)``.
 
         Args:
-            glancing_ratio: part of the wrong slots to reveal; 0 makes a single pass.
+            sample: a batch; of its additions ``glancing_ratio`` is the part of the wrong slots to
+                reveal, where 0 or none makes a single pass, and ``seeds`` ``(batch,)`` choose each
+                sentence's noise; without them they are drawn.
             read: reads logits; it draws nothing, and changes nothing.
             with_verifier: ``read`` is also given the verifier's states, for labels.
-            seeds: ``(batch,)`` each sentence's noise is drawn by its seed; None draws them first.
         """
+        target, net_input = sample["target"], sample["net_input"]
+        seeds = sample.get("seeds")
         if seeds is None:
             seeds = torch.randint(2**63 - 1, (len(target),), device=target.device)
-        blocks = Blocks.cut(target, cuts, self.block_size, self.decoder.padding)
-        source = src_tokens, src_lengths
+        blocks = Blocks.cut(target, sample["cuts"], self.block_size, self.decoder.padding)
+        source = net_input["src_tokens"], net_input["src_lengths"]
         encoder_out = self.encode(*source)
         states = features = None
         if with_verifier or self.uses_verifier_features:
@@ -209,8 +207,8 @@ class Drafter(BaseFairseqModel):
         inputs = target, blocks, encoder_out, features, self.begin, hiding, labels
         training_pass = TrainingPass(self.decoder, *inputs)
         predicted, revealed = None, torch.zeros_like(blocks.scored)
-        if glancing_ratio > 0:
-            predicted, revealed = self._glance(training_pass, blocks, glancing_ratio, seeds)
+        if (ratio := sample.get("glancing_ratio", 0.0)) > 0:
+            predicted, revealed = self._glance(training_pass, blocks, ratio, seeds)
         best, *values = training_pass.score(revealed, read)
         predicted = blocks.spread(best) if predicted is None else predicted
         correct = (predicted == blocks.gold) & blocks.scored

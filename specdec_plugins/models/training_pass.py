@@ -41,43 +41,38 @@ SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
 """Turns logits ``(slots, vocab)`` into tensors over the slots."""
 
 
+@dataclass
 class TrainingPass:
     """The blocks of a batch, which both passes share: glancing, and learning."""
 
-    def __init__(
-        self,
-        decoder: DrafterDecoder,
-        target: Tensor,
-        blocks: Blocks,
-        encoder_out: EncoderOut,
-        features: Tensor | None,
-        begin: int,
-        hiding: Tensor | None,
-        labels: Tensor | None,
-    ) -> None:
-        """
-        Args:
-            target: ``(batch, length)``.
-            features: ``(batch, length, channels)`` read from the verifier's states.
-            begin: the token before each target's first one.
-            hiding: ``(batch,)`` seeds that choose slots which do not see the token before them;
-                None: all do.
-            labels: ``(batch, length, channels)`` the verifier's states, for the reader of logits.
-        """
-        self._decoder, self._target, self._blocks = decoder, target, blocks
-        self._features, self._labels = features, labels
+    decoder: DrafterDecoder
+    target: Tensor
+    """``(batch, length)``."""
+    blocks: Blocks
+    encoder_out: EncoderOut
+    features: Tensor | None
+    """``(batch, length, channels)`` read from the verifier's states."""
+    begin: int
+    """The token before each target's first one."""
+    hiding: Tensor | None
+    """``(batch,)`` seeds that choose slots which do not see the token before them; None: all do."""
+    labels: Tensor | None
+    """``(batch, length, channels)`` the verifier's states, for the reader of logits."""
+
+    def __post_init__(self) -> None:
+        decoder, target, blocks = self.decoder, self.target, self.blocks
         self._runners = decoder.runners()
         self._table = decoder.positions(target.size(1) + blocks.gold.size(2))
-        states = encoder_out["encoder_out"][0]
-        mask = source_mask(encoder_out, states.dtype)
-        copies = decoder.copies(encoder_out, mask, self._table)
+        states = self.encoder_out["encoder_out"][0]
+        mask = source_mask(self.encoder_out, states.dtype)
+        copies = decoder.copies(self.encoder_out, mask, self._table)
         self._memory = Memory(source_memory(self._runners, states), mask, copies)
         scored = blocks.scored
         self._gold, self._at = blocks.gold[scored], blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]
-        before = torch.cat([torch.full_like(target[:, :1], begin), target], dim=1)
+        before = torch.cat([torch.full_like(target[:, :1], self.begin), target], dim=1)
         self._previous = before[self._row, self._at]
-        hidden = None if hiding is None else decoder.hidden(hiding, blocks.gold)
+        hidden = None if self.hiding is None else decoder.hidden(self.hiding, blocks.gold)
         self._hidden = None if hidden is None else hidden[scored]
 
     def score(self, revealed: Tensor, read: SlotReader) -> list[Tensor]:
@@ -90,7 +85,7 @@ class TrainingPass:
             revealed: ``(batch, blocks, slots)`` True for slots whose tokens are visible.
         """
         states = self._states(revealed)
-        size = max(1, CHUNK // self._decoder.tables.output_projection.weight.size(0))
+        size = max(1, CHUNK // self.decoder.tables.output_projection.weight.size(0))
         parts = [self._read(states[:size], slice(size), read)]
         for start in range(size, len(states), size):
             slots = slice(start, start + size)
@@ -100,7 +95,7 @@ class TrainingPass:
 
     def _states(self, revealed: Tensor) -> Tensor:
         """Return ``(n, channels)`` the states of the scored slots."""
-        target, blocks = self._target, self._blocks
+        target, blocks = self.target, self.blocks
         batch, length = target.shape
         prefix = torch.arange(length, device=target.device).expand(batch, -1)
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
@@ -108,15 +103,15 @@ class TrainingPass:
         no_slots = torch.zeros_like(target).bool()
         is_mask = torch.cat([no_slots, ~revealed.flatten(1)], dim=1)
         known = positions, self._memory, self._table
-        x = self._decoder.embed(tokens, is_mask, *known, self._features)
+        x = self.decoder.embed(tokens, is_mask, *known, self.features)
         mask = additive(self._seen()[:, None], x.dtype)
         layers = [(r, among_themselves(mask, r.layer.self_attn)) for r in self._runners]
         only = torch.cat([no_slots, blocks.scored.flatten(1)], dim=1)
-        return self._decoder.run(x, positions, self._table, layers, self._memory, only)
+        return self.decoder.run(x, positions, self._table, layers, self._memory, only)
 
     def _seen(self) -> Tensor:
         """Return ``(batch, slots, slots)`` True where a slot sees another."""
-        blocks, length = self._blocks, self._target.size(1)
+        blocks, length = self.blocks, self.target.size(1)
         batch, count, size = blocks.gold.shape
         device = blocks.cuts.device
         prefix = torch.arange(length, device=device)
@@ -124,7 +119,7 @@ class TrainingPass:
         before_cut = prefix < blocks.cuts[..., None]
         same_block = (owner[:, None] == owner).expand(batch, -1, -1)
         block_rows = torch.cat([before_cut.repeat_interleave(size, dim=1), same_block], dim=2)
-        if self._decoder.causal:
+        if self.decoder.causal:
             seen = (prefix <= prefix[:, None]).expand(batch, -1, -1)
             prefix_rows = F.pad(seen, (0, count * size))
         else:
@@ -134,11 +129,11 @@ class TrainingPass:
 
     def _read(self, states: Tensor, slots: slice, read: SlotReader) -> tuple[Tensor, ...]:
         hidden = None if self._hidden is None else self._hidden[slots]
-        logits = self._decoder.slot_logits(states, self._previous[slots], hidden)
+        logits = self.decoder.slot_logits(states, self._previous[slots], hidden)
         wanted, index = None, None
-        if self._labels is not None:
+        if self.labels is not None:
             pairs = torch.stack([self._row[slots], self._at[slots]])
             (rows, columns), index = torch.unique(pairs, dim=1, return_inverse=True)
-            wanted = self._labels[rows, columns]
+            wanted = self.labels[rows, columns]
         targets = SlotTargets(self._gold[slots], wanted, index)
         return logits.detach().argmax(-1), *read(logits, targets)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
 from dataclasses import fields
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
@@ -21,8 +23,11 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
+from specdec_plugins.files.errors import UsageError
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import DecodingConfig, TranslationSpecdecConfig
+
+logger = logging.getLogger(__name__)
 
 
 def generation_options(
@@ -33,6 +38,22 @@ def generation_options(
     defaults = {name: getattr(cfg, name) for name in names | {"temperature", "block_size"}}
     options = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
     return Namespace(**{**defaults, **options})
+
+
+def pair_of(
+    models: list[BaseFairseqModel], verifier: TransformerModelBase | None
+) -> tuple[TransformerModelBase, Drafter]:
+    """Return verifier and drafter among models; ``verifier`` stands in for a missing one."""
+    drafters = [model for model in models if isinstance(model, Drafter)]
+    verifiers = [model for model in models if not isinstance(model, Drafter)]
+    if not verifiers and verifier is not None:
+        verifiers = [verifier]
+    if len(drafters) != 1 or len(verifiers) != 1:
+        raise UsageError(
+            f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
+            f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
+        )
+    return verifiers[0], drafters[0]
 
 
 def speculative_generator(
@@ -48,6 +69,8 @@ def speculative_generator(
         options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
     """
+    if (beam := getattr(options, "beam", 1)) != 1:
+        logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)
     rule, limits = choose_rule(options), GenerationLimits.from_config(options)
     controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):

@@ -21,11 +21,7 @@ class SourcesWithLanguage(BaseWrapperDataset):
 
 
 def add_languages(pairs: LanguagePairDataset, tokens: LanguageTokens) -> None:
-    """Give sources their language, and targets what they begin with after EOS.
-
-    Raises:
-        ValueError: they are padded already.
-    """
+    """Give sources their language, and targets what they begin with after EOS."""
     if tokens == LanguageTokens():
         return
     if pairs.buckets is not None:

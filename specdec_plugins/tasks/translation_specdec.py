@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
-from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import FairseqDataclass
@@ -22,42 +20,24 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from specdec_plugins.checkpoints import multilingual
+from specdec_plugins.checkpoints import multilingual, pair
 from specdec_plugins.checkpoints.config import saved_model, stored_languages
 from specdec_plugins.checkpoints.loading import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
-from specdec_plugins.checkpoints.pair import (
-    check_pair,
-    init_encoder_from,
-    load_drafter,
-    load_verifier,
-    unwrapped,
-)
-from specdec_plugins.data.block_mask import (
-    CUTS,
-    fixed_uniforms,
-    sample_cuts,
-    sentence_seeds,
-    sentence_uniforms,
-)
+from specdec_plugins.data import block_mask
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale
 from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.tasks.generation import generation_options, speculative_generator
+from specdec_plugins.tasks.generation import generation_options, pair_of, speculative_generator
 from specdec_plugins.tasks.language_data import add_languages
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-
-logger = logging.getLogger(__name__)
-
-NEW_BLOCK_SIZE = 5
 
 
 @register_task("translation_specdec", dataclass=TranslationSpecdecConfig)
@@ -97,20 +77,21 @@ class TranslationSpecdecTask(TranslationTask):
         if self._verifier is None and path and not self._hidden:
             # A drafter by mistake would ask for its verifier.
             with self._verifier_hidden():
-                self._verifier = load_verifier(path, self)
+                self._verifier = pair.load_verifier(path, self)
         return None if self._hidden else self._verifier
 
     def load_drafter(self, path: str) -> Drafter:
-        """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``.
-
-        Raises:
-            CheckpointError: the file holds no drafter, or one that does not fit the verifier.
-        """
+        """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``."""
         verifier = self.verifier
-        drafter = load_drafter(path, self)
+        return self._joined(pair.load_drafter(path, self), verifier)
+
+    def _joined(self, drafter: Drafter, verifier: TransformerModelBase | None) -> Drafter:
+        """Let a drafter's targets begin as the verifier's do, and attach it."""
+        if self.language_tokens.begin is not None:
+            drafter.begin = self.language_tokens.begin
         if verifier is not None:
-            check_pair(drafter, verifier)
-        return self._begun(drafter)
+            pair.check_pair(drafter, verifier)
+        return drafter
 
     @contextmanager
     def _verifier_hidden(self) -> Iterator[None]:
@@ -140,28 +121,18 @@ class TranslationSpecdecTask(TranslationTask):
         self._trains = True
         # First, since it may add languages to the dictionaries.
         verifier = self.verifier
-        if self.cfg.autocast is not None:
-            logger.info("training with autocast to %s", self.cfg.autocast)
         if getattr(cfg, "block_size", 0) is None:
-            cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
+            cfg.block_size = 5  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
         use_plain_encoder(model)
         if isinstance(model, Drafter):
             if (start := getattr(cfg, "init_encoder_from", None)) and model.encoder is not None:
-                init_encoder_from(model.encoder, start, self, model.exact_encoder)
+                pair.init_encoder_from(model.encoder, start, self, model.exact_encoder)
             if self.cfg.blocks_per_sentence > 1 and not model.decoder.causal:
                 raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
-            self._begun(model)
-            if verifier is not None:
-                check_pair(model, verifier)
+            self._joined(model, verifier)
             self._slots = self.cfg.blocks_per_sentence * model.block_size
         return model
-
-    def _begun(self, drafter: Drafter) -> Drafter:
-        """Let a drafter's targets begin as the verifier's do."""
-        if self.language_tokens.begin is not None:
-            drafter.begin = self.language_tokens.begin
-        return drafter
 
     def state_dict(self) -> dict[str, object]:
         """Return the dictionaries' fingerprints and the languages, for checkpoints."""
@@ -171,14 +142,9 @@ class TranslationSpecdecTask(TranslationTask):
         return state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Check the state of a checkpoint that fairseq loads.
-
-        Raises:
-            CheckpointError: the checkpoint was trained with other dictionaries, or languages.
-        """
+        """Check the state of a checkpoint that fairseq loads."""
         name = "a checkpoint of --path"
-        languages = stored_languages(state_dict)
-        if languages is not None:
+        if (languages := stored_languages(state_dict)) is not None:
             adopt(languages, self, name)
         check_dictionaries(state_dict, self, name)
         ours = (KEY, multilingual.KEY)
@@ -223,7 +189,7 @@ class TranslationSpecdecTask(TranslationTask):
         lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
         # Forced tokens are never drafted.
         forced = len(self.language_tokens.forced)
-        sample["cuts"] = forced + sample_cuts(lengths - forced, uniforms)
+        sample["cuts"] = forced + block_mask.sample_cuts(lengths - forced, uniforms)
 
     def train_step(
         self,
@@ -238,8 +204,9 @@ class TranslationSpecdecTask(TranslationTask):
         alone: several workers, to which fairseq gives the same seed, draw as a single process."""
         self._validating = None  # its weights are about to change
         ids = sample["id"].to(sample["target"].device)
-        sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
-        self._cut(sample, sentence_uniforms(sample["seeds"], CUTS, self.cfg.blocks_per_sentence))
+        seeds = sample["seeds"] = block_mask.sentence_seeds(ids, torch.initial_seed())
+        blocks = self.cfg.blocks_per_sentence
+        self._cut(sample, block_mask.sentence_uniforms(seeds, block_mask.CUTS, blocks))
         sample["glancing_ratio"] = self.glancing_ratio(update_num)
         name = self.cfg.autocast
         with nullcontext() if name is None else autocast(str(name), model, sample):
@@ -249,23 +216,23 @@ class TranslationSpecdecTask(TranslationTask):
         self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss on fixed prefixes, and a drafter's acceptance length."""
-        model = unwrapped(model)
+        model = pair.unwrapped(model)
         if self.verifier is not None:
             model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
         ids = sample["id"].to(sample["target"].device)
-        self._cut(sample, fixed_uniforms(ids, self.cfg.blocks_per_sentence))
+        self._cut(sample, block_mask.fixed_uniforms(ids, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = 0.0
         if self.verifier is None or not isinstance(model, Drafter):
             return super().valid_step(sample, model, criterion)
         generator = self._validation_generator(model)
         statistics = generator.statistics
         committed, steps = statistics.committed_tokens, statistics.steps
-        loss, sample_size, log = super().valid_step(sample, model, criterion)
+        result = super().valid_step(sample, model, criterion)
         if not self.cfg.eval_bleu:  # else that has decoded the batch
             self.inference_step(generator, [model], sample)
-        log["_committed"] = statistics.committed_tokens - committed
-        log["_steps"] = statistics.steps - steps
-        return loss, sample_size, log
+        result[2]["_committed"] = statistics.committed_tokens - committed
+        result[2]["_steps"] = statistics.steps - steps
+        return result
 
     def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
         """Return the generator of a validation run: it packs the present weights."""
@@ -287,14 +254,7 @@ class TranslationSpecdecTask(TranslationTask):
         steps = sum(log.get("_steps", 0) for log in logging_outputs)
         if steps > 0:
             committed = sum(log["_committed"] for log in logging_outputs)
-            metrics.log_scalar("_steps", steps)
-            metrics.log_scalar("_committed", committed)
-            metrics.log_derived(
-                "acceptance_length",
-                lambda meters: round(
-                    utils.item(meters["_committed"].sum / max(meters["_steps"].sum, 1)), 4
-                ),
-            )
+            metrics.log_scalar("acceptance_length", committed / steps, steps, round=4)
 
     def build_generator(
         self,
@@ -308,32 +268,20 @@ class TranslationSpecdecTask(TranslationTask):
 
         Models are told apart by type, never by order.
         """
-        models = [unwrapped(model) for model in models]
-        drafters = [model for model in models if isinstance(model, Drafter)]
-        if drafters and self._hidden:
-            return None  # for --eval-bleu, of a model that is just being loaded
+        models = [pair.unwrapped(model) for model in models]
         options = generation_options(args, self.cfg)
         unprinted = {self.language_tokens.target} - {None}
-        if not drafters:
+        if not any(isinstance(model, Drafter) for model in models):
             check_stock_search(vars(options))
             more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
             rest = seq_gen_cls, more, prefix_allowed_tokens_fn
             return super().build_generator(models, args, *rest)
-        verifiers = [model for model in models if not isinstance(model, Drafter)]
-        if not verifiers and self.verifier is not None:
-            verifiers = [self.verifier]
-        if len(drafters) != 1 or len(verifiers) != 1:
-            raise UsageError(
-                f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
-                f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
-            )
+        if self._hidden:
+            return None  # for --eval-bleu, of a model that is just being loaded
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
-        if (beam := getattr(args, "beam", 1)) != 1:
-            logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)
-        trains = args is None or self._trains
-        parts = verifiers[0], drafters[0], self.target_dictionary
-        generator = speculative_generator(*parts, options, trains)
+        both, trains = pair_of(models, self.verifier), args is None or self._trains
+        generator = speculative_generator(*both, self.target_dictionary, options, trains)
         generator.symbols_to_strip_from_output |= unprinted
         return generator
 

@@ -9,6 +9,7 @@ import random
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import msgspec
 import pytest
 import torch
 from experiments import make_run
-from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
 from test_head_file import DRAFTER, RULE
@@ -182,7 +182,7 @@ class TestCommands:
     def test_refuse(self, kind: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         bad = folder / f"{kind}.pt"
         for name, arguments in self.commands(folder, bad).items():
-            main = load(name.split()[0]).main
+            main = import_module(f"specdec_plugins.cli.{name.split()[0]}").main
             capfd.readouterr()
             status = main([str(argument) for argument in arguments])
             lines = capfd.readouterr().err.splitlines()

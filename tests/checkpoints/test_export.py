@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,33 @@ def test_an_overflow_of_float16_is_refused_before_there_is_a_file(
     with pytest.raises(CheckpointError, match=r"fc1.weight' holds infinite values"):
         export_checkpoint(str(trained), str(tmp_path / "small.pt"), half=True)
     assert [path.name for path in tmp_path.iterdir()] == ["trained.pt"]
+
+
+@pytest.mark.parametrize("fault", ["bit", "missing", "half", "truncated"])
+def test_what_cannot_be_read_again_as_it_was_takes_no_name(
+    fault: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, save = tmp_path / "small.pt", torch.save
+    target.write_bytes(b"precious")
+
+    def faulty(state: Any, file: Any) -> None:
+        weights = {name: tensor.clone() for name, tensor in state["model"].items()}
+        name, tensor = next(iter(weights.items()))
+        if fault == "bit":
+            tensor.view(torch.int32).flatten()[0] ^= 1
+        elif fault == "missing":
+            del weights[name]
+        elif fault == "half":
+            weights[name] = tensor.half()
+        save({**state, "model": weights}, file)
+        if fault == "truncated":
+            file.truncate(file.tell() // 2)
+
+    monkeypatch.setattr(torch, "save", faulty)
+    with pytest.raises(CheckpointError, match=r"small.pt: cannot be written"):
+        export_checkpoint(str(trained), str(target))
+    assert target.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.pt", "trained.pt"]
 
 
 def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path: Path) -> None:

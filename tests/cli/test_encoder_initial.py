@@ -96,7 +96,7 @@ def test_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("nothing.pt", "out.pt", "no such file"),
         ("no_encoder.pt", "out.pt", "the weights do not fit the model"),
         ("drafter.pt", "out.pt", "is a drafter, not a verifier"),
-        ("verifier.pt", "nowhere/out.pt", "its folder cannot be written to"),
+        ("verifier.pt", "nowhere/out.pt", "No such file"),
     ):
         assert encoder_initial.main([str(tmp_path / source), str(tmp_path / target)]) == 1
         assert message in capsys.readouterr().err

@@ -20,12 +20,12 @@ from trained import made_once
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
-from specdec_plugins.tasks.recipes import with_recipe
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair import training
 from specdec_plugins.jobs.make_pair.training import FIRST
 from specdec_plugins.machine import python_program
+from specdec_plugins.tasks.recipes import with_recipe
 
 UPDATES = ("--updates", "6")
 

@@ -48,12 +48,7 @@ def make_sample(
 
 def run_model(model: Any, sample: dict[str, Any]) -> DrafterOutput:
     torch.manual_seed(5)
-    return model(
-        *sample["net_input"].values(),
-        sample["target"],
-        sample["cuts"],
-        glancing_ratio=sample["glancing_ratio"],
-    )
+    return model(sample)
 
 
 def verifier_distributions(sample: dict[str, Any]) -> Tensor:

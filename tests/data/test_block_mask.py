@@ -157,7 +157,7 @@ def test_published_glancing_counts_are_reproduced(index: int) -> None:
     (plain,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0")
     (glanced,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0.5")
     cuts = golden("noise.pt")["noise"][index]["prefix_len"][:, None]
-    output = published_drafter()(batch["src_tokens"], batch["src_lengths"], batch["target"], cuts)
+    output = published_drafter()({"net_input": batch, "target": batch["target"], "cuts": cuts})
     blocks = output.blocks
     assert int(blocks.scored.sum()) == plain["scored"]
     accuracy = output.glanced_correct.sum() / blocks.scored.sum()

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,14 @@ def test_signals_clean_up(number: signal.Signals, tmp_path: Path) -> None:
         (tmp_path / "work").touch()
         try:
             os.kill(os.getpid(), number)
-            signal.pause()
+            time.sleep(60)
         finally:
             (tmp_path / "work").unlink()
 
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for other in before:
         signal.signal(other, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     try:
         assert main([]) == 128 + number
     finally:

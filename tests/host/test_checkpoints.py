@@ -5,11 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+import torch
 from fairseq.file_io import PathManager
+from fairseq.modules import SinusoidalPositionalEmbedding
 from scripts_here import run
+
+from specdec_plugins.host.checkpoints import BUILDING, without_memory
 
 
 def test_a_copy_that_fails_leaves_what_was_there(
@@ -54,3 +59,21 @@ print(table[2].any().item(), weights.std().item() > 0.5)
     done = run(sys.executable, "-c", script, status=0)
     size = "torch.Size([1000000000002, 8]) torch.Size([1000000000000, 8])"
     assert done.stdout.splitlines() == [size, "True False", "True True"]
+
+
+def test_no_thread_builds_while_another_builds_without_memory() -> None:
+    """Its positions would hold whatever lies in memory."""
+    stock = SinusoidalPositionalEmbedding.get_embedding
+    tables = []
+
+    def build() -> None:
+        with BUILDING:
+            tables.append(SinusoidalPositionalEmbedding.get_embedding(5, 8, 1))
+
+    with without_memory():
+        thread = Thread(target=build)
+        thread.start()
+        thread.join(0.1)
+        assert not tables
+    thread.join()
+    assert torch.equal(tables[0], stock(5, 8, 1))

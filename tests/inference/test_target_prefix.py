@@ -11,13 +11,7 @@ import torch
 from inference_runs import SENTENCES, make_settings
 from strict import beam1
 
-from specdec_plugins.decoding.controllers.simple import (
-    Confidence,
-    Constant,
-    Heuristic,
-    Oracle,
-    Tree,
-)
+from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Oracle, Tree
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translator, load_translator
 
@@ -68,7 +62,6 @@ def texts(translator: Translator, **given: Any) -> list[str]:
         ({"strategy": "AR"}, 4),
         ({"controller": Constant()}, 1),
         ({"controller": Tree()}, 4),
-        ({"controller": Heuristic()}, 3),
         ({"controller": Confidence(), "path": "shared.pt"}, 4),
         ({"controller": Oracle(), "path": "block.pt"}, 9),
         ({"strategy": "fairseq", "beam": 1}, 4),
@@ -112,25 +105,12 @@ def test_the_maximum_length_cuts_a_prefix(world: Path) -> None:
         assert translator.statistics.committed_tokens == len(SENTENCES)
 
 
-@pytest.mark.parametrize("word", ["nowhere", "<pad>"])
-def test_what_no_target_begins_with(world: Path, word: str) -> None:
-    fault = f"--target-prefix w1 {word}: the target dictionary has no word {word}; give"
-    with pytest.raises(ValueError, match=f"^{fault}"):
-        load(world, target_prefix=f"w1 {word}")
-    found = load(world).translate(SENTENCES, target_prefix=["w2", f"w1 {word}"])
-    assert next(found).text.startswith("w2")
-    with pytest.raises(InferenceError, match=f"^line 2: {fault}"):
-        next(found)
-
-
-def test_ctranslate2_leaves_them_to_our_own_loop(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = {"strategy": "AR", "ar_backend": "ctranslate2"}
-    settings = make_settings(world, **asked, target_prefix=WHOLE)
-    assert load_translator(settings).not_by_ctranslate2 == "it cannot do a target prefix"
-    translator = load_translator(make_settings(world, **asked))
-    with pytest.raises(ValueError, match=r"^target_prefix: ctranslate2"):
-        texts(translator, target_prefix=WHOLE)
+def test_what_no_target_begins_with(world: Path) -> None:
+    for word in ("nowhere", "<pad>"):
+        fault = f"--target-prefix w1 {word}: "
+        with pytest.raises(ValueError, match=f"^{fault}"):
+            load(world, target_prefix=f"w1 {word}")
+        found = load(world).translate(SENTENCES, target_prefix=["w2", f"w1 {word}"])
+        assert next(found).text.startswith("w2")
+        with pytest.raises(InferenceError, match=f"^line 2: {fault}"):
+            next(found)

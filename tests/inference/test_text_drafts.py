@@ -71,7 +71,7 @@ def test_copies_draft_in_small_batches(world: Path, monkeypatch: pytest.MonkeyPa
         ("w1\n" * 8, "has no line 9"),
         ("w1\n" * 10, "has more lines than the input"),
         (b"w1\n\xff\n", "line 2 is not UTF-8"),
-        (None, "cannot be read"),
+        (None, "No such file"),
     ],
 )
 def test_files_of_other_lines(

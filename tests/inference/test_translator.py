@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,8 +41,7 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
         load_translator(make_settings(world, **relaxed))
 
 
-@pytest.mark.parametrize("engine", ["eager", "onnxruntime"])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("engine", "batch"), [("eager", 3), ("onnxruntime", 1)])
 def test_threads_wait_for_each_other(engine: str, batch: int, world: Path) -> None:
     if engine == "onnxruntime":
         pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
@@ -56,28 +54,18 @@ def test_threads_wait_for_each_other(engine: str, batch: int, world: Path) -> No
 
 
 @pytest.mark.parametrize("side", ["decoder", "encoder"])
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"strategy": "AR"},
-        {"strategy": "fairseq", "beam": 2},
-        {},
-        {"batch": 3, "rule": SamplingRule()},
-    ],
-    ids=str,
-)
-def test_scores_that_are_no_numbers(
-    how: dict[str, Any], side: str, world: Path, tmp_path: Path
-) -> None:
+def test_scores_that_are_no_numbers(side: str, world: Path, tmp_path: Path) -> None:
     """As where finite weights overflow: never put out as if nothing was."""
     state = torch.load(world / "verifier.pt", weights_only=False)
     state["model"][f"{side}.layers.0.fc1.weight"][::2] = 3e38
     state["model"][f"{side}.layers.0.fc1.weight"][1::2] = -3e38
     torch.save(state, tmp_path / "verifier.pt")
     files = {"ar_path": str(tmp_path / "verifier.pt"), "engine": "eager"}
-    translator = load_translator(make_settings(world, **files, **how))
-    with pytest.raises(InferenceError, match="scores are not numbers"):
-        list(translator.translate(SENTENCES))
+    ways: list[dict[str, Any]] = [{"strategy": "AR"}, {"strategy": "fairseq", "beam": 2}, {}]
+    for how in (*ways, {"batch": 3, "rule": SamplingRule()}):
+        translator = load_translator(make_settings(world, **files, **how))
+        with pytest.raises(InferenceError, match="scores are not numbers"):
+            list(translator.translate(SENTENCES))
 
 
 def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:
@@ -132,14 +120,10 @@ def test_a_translation_tells_tokens_and_score(world: Path) -> None:
         assert result.tokens[-1] == "</s>"
         assert " ".join(result.tokens[:-1]) == result.text
         assert result.score == pytest.approx(other.score, abs=1e-4)
-    assert re.fullmatch(
-        r"9 sentences in \d+\.\d s, \d\.\d tokens a step", str(translator.statistics)
-    )
 
 
 def test_settings_without_a_command_line(world: Path) -> None:
     assert load_translator(str(world)).settings.ar_path == Settings.of_model(world).ar_path
-    with pytest.raises(ValueError, match="--strategy beam: must be one of"):
-        make_settings(world, strategy="beam")
-    with pytest.raises(ValueError, match="--precision int4"):
-        make_settings(world, precision="int4")
+    for name, value in (("strategy", "beam"), ("precision", "int4")):
+        with pytest.raises(ValueError, match=f"--{name} {value}"):
+            make_settings(world, **{name: value})

@@ -99,7 +99,7 @@ def test_bytes_that_are_no_utf_8_are_named(tmp_path: Path) -> None:
 
 
 def test_no_input(tmp_path: Path) -> None:
-    with pytest.raises(InferenceError, match=r"--input-path .*nowhere: cannot be read"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         find_files(tmp_path / "nowhere")
     (tmp_path / ".hidden").write_text("w1\n")
     with pytest.raises(InferenceError, match="holds no files"):

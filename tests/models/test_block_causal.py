@@ -10,7 +10,14 @@ import pytest
 import torch
 from conftest import make_dictionary, make_task, make_verifier
 from drafters import CAUSAL as VARIANTS
-from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
+from drafters import (
+    batch_of,
+    every_slots_logits,
+    make_block,
+    make_causal,
+    make_targets,
+    slot_logits,
+)
 
 from specdec_plugins.data.block_mask import sample_cuts
 from specdec_plugins.host.checkpoints import without_copies
@@ -50,10 +57,10 @@ def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[An
 def test_several_blocks_in_one_pass_equal_each_alone(name: str) -> None:
     model = drafter_of(name)
     *sentence, cuts = inputs([9, 1, 6], [[0, 5, 8], [0, 0, 0], [3, 3, 5]])
-    together = model(*sentence, cuts)
+    together = model(batch_of(*sentence, cuts))
     assert slot_logits(together).shape == (3, 3, 4, 24)
     for block in range(3):
-        alone = model(*sentence, cuts[:, block : block + 1])
+        alone = model(batch_of(*sentence, cuts[:, block : block + 1]))
         torch.testing.assert_close(
             slot_logits(together)[:, block], slot_logits(alone)[:, 0], atol=1e-11, rtol=1e-10
         )
@@ -95,19 +102,19 @@ def test_masks_are_no_word() -> None:
     model = make_causal()
     source, lengths, target, cuts = inputs([9], [[4]])
     target[0, 2] = 3
-    logits = slot_logits(model(source, lengths, target, cuts))
+    logits = slot_logits(model(batch_of(source, lengths, target, cuts)))
     with torch.no_grad():
         model.decoder.mask_embedding += 1
-    assert not torch.allclose(slot_logits(model(source, lengths, target, cuts)), logits)
+    assert not torch.allclose(slot_logits(model(batch_of(source, lengths, target, cuts))), logits)
     with torch.no_grad():
         model.decoder.mask_embedding -= 1
         model.decoder.embed_tokens.weight[3] += 1
-    assert not torch.allclose(slot_logits(model(source, lengths, target, cuts)), logits)
+    assert not torch.allclose(slot_logits(model(batch_of(source, lengths, target, cuts))), logits)
     target[0, 2] = 7
-    without = slot_logits(model(source, lengths, target, cuts))
+    without = slot_logits(model(batch_of(source, lengths, target, cuts)))
     with torch.no_grad():
         model.decoder.embed_tokens.weight[3] += 1
-    assert torch.equal(slot_logits(model(source, lengths, target, cuts)), without)
+    assert torch.equal(slot_logits(model(batch_of(source, lengths, target, cuts))), without)
 
 
 @pytest.mark.parametrize("name", ["shared encoder", "all of the verifier"])
@@ -121,7 +128,7 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     assert not [key for key in model.state_dict() if key.startswith(foreign)]
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    slot_logits(model(*inputs([9, 7], [[4], [0]]))).square().mean().backward()
+    slot_logits(model(batch_of(*inputs([9, 7], [[4], [0]])))).square().mean().backward()
     assert all(p.grad is None for p in verifier.parameters())
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     optimizer.step()
@@ -136,7 +143,7 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
         states.append(targets.verifier_states)
         return (logits,)
 
-    output = model(*inputs([9, 7], [[4], [0]]), read=read, with_verifier=True)
+    output = model(batch_of(*inputs([9, 7], [[4], [0]])), read=read, with_verifier=True)
     assert not states[0].requires_grad
     slot_logits(output).square().mean().backward()
     assert all(parameter.grad is None for parameter in verifier.encoder.parameters())
@@ -179,7 +186,7 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
         assert not model.verifier.training
     *sentence, cuts = inputs([9, 1, 6], [[4], [0], [5]])
     torch.manual_seed(0)
-    output = model(*sentence, cuts, glancing_ratio=0.5)
+    output = model({**batch_of(*sentence, cuts), "glancing_ratio": 0.5})
     assert slot_logits(output).dtype == dtype
     slot_logits(output).float().square().mean().backward()
     parameters = dict(model.named_parameters())
@@ -197,7 +204,7 @@ def test_weights_learn_where_glancing_and_autocast_meet(name: str) -> None:
     gradients."""
     model = (make_block() if name == "block" else drafter_of(name)).train()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = model(*inputs([9, 1, 6], [[4], [0], [5]]), glancing_ratio=0.5)
+        output = model({**batch_of(*inputs([9, 1, 6], [[4], [0], [5]])), "glancing_ratio": 0.5})
         slot_logits(output).float().square().mean().backward()
     for key, parameter in without_copies(dict(model.named_parameters())).items():
         assert parameter.grad is not None, key
@@ -213,29 +220,29 @@ class TestPreviousTokenHead:
         missing = headed.load_state_dict(plain.state_dict(), strict=False).missing_keys
         assert missing
         assert all(key.startswith("decoder.previous.") for key in missing)
-        arguments = inputs([9, 7], [[4], [0]])
-        assert torch.equal(slot_logits(headed(*arguments)), slot_logits(plain(*arguments)))
+        batch = batch_of(*inputs([9, 7], [[4], [0]]))
+        assert torch.equal(slot_logits(headed(batch)), slot_logits(plain(batch)))
 
     @pytest.mark.parametrize("name", ["plain", "all of the verifier"])
     def test_training_gives_the_true_previous_token(self, name: str) -> None:
         model = drafter_of(name, previous_token_head=True)
         source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
-        logits = slot_logits(model(source, lengths, target, cuts))
+        logits = slot_logits(model(batch_of(source, lengths, target, cuts)))
         for row, cut in enumerate(cuts[:, 0].tolist()):
             other = target.clone()
             # The last slot sees the one before it, and that alone of the block.
             other[row, cut + 2] = (target[row, cut + 2] - 4 + 1) % 20 + 4
-            changed = slot_logits(model(source, lengths, other, cuts))[row, 0]
+            changed = slot_logits(model(batch_of(source, lengths, other, cuts)))[row, 0]
             assert torch.equal(changed[:3], logits[row, 0, :3])
             assert not torch.allclose(changed[3], logits[row, 0, 3])
 
     def test_some_predecessors_are_hidden_in_training_only(self) -> None:
         model = drafter_of("plain", previous_token_head=True)
-        arguments = inputs([9, 7], [[4], [0]])
-        assert torch.equal(slot_logits(model(*arguments)), slot_logits(model(*arguments)))
+        batch = batch_of(*inputs([9, 7], [[4], [0]]))
+        assert torch.equal(slot_logits(model(batch)), slot_logits(model(batch)))
         model.train()
         torch.manual_seed(0)
-        assert not torch.equal(slot_logits(model(*arguments)), slot_logits(model(*arguments)))
+        assert not torch.equal(slot_logits(model(batch)), slot_logits(model(batch)))
 
     @pytest.mark.parametrize("candidates", [1, 3, 8, 23])
     def test_tokens_are_chosen_in_sequence_among_candidates(
@@ -291,7 +298,7 @@ def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
     lengths = [9, 1, 6]
     source, source_lengths, target, _ = inputs(lengths, [[0]] * 3)
     cuts = sample_cuts(torch.tensor(lengths), torch.rand(3, 20))
-    output = model(source, source_lengths, target, cuts)
+    output = model(batch_of(source, source_lengths, target, cuts))
     assert slot_logits(output).isfinite().all()
     for row, length in enumerate(lengths):
         for block, cut in enumerate(cuts[row].tolist()):

@@ -12,6 +12,7 @@ import torch
 from conftest import make_dictionary, make_task, make_verifier
 from drafters import (
     PUBLISHED,
+    batch_of,
     block_args,
     every_slots_logits,
     golden,
@@ -97,7 +98,8 @@ def test_right_padded_sources_are_the_same_sentences() -> None:
     right = make_targets(lengths.tolist(), seed=1)
     left = torch.stack([row.roll(int((row == PAD).sum())) for row in right])
     target, cuts = make_targets([6, 3, 7], seed=2), torch.tensor([[2], [0], [5]])
-    outputs = [slot_logits(model(source, lengths, target, cuts)) for source in (left, right)]
+    batches = [batch_of(source, lengths, target, cuts) for source in (left, right)]
+    outputs = [slot_logits(model(batch)) for batch in batches]
     torch.testing.assert_close(*outputs, atol=1e-6, rtol=1e-6)
 
 
@@ -105,8 +107,8 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     model = make_block(make_task(block_size=4))
     source, target = make_targets([5], seed=1), make_targets([9], seed=2)
     torch.manual_seed(0)
-    output = model(source, torch.tensor([5]), target, torch.tensor([[2]]), glancing_ratio=0.6)
-    first = model(source, torch.tensor([5]), target, torch.tensor([[2]]))
+    batch = batch_of(source, torch.tensor([5]), target, torch.tensor([[2]]))
+    output, first = model({**batch, "glancing_ratio": 0.6}), model(batch)
     wrong = int((slot_logits(first).argmax(-1) != output.blocks.gold).sum())
     revealed = output.blocks.scored & ~output.scored
     assert int(revealed.sum()) == math.floor(wrong * 0.6) > 0
@@ -251,7 +253,7 @@ def test_positions_leave_room_for_the_block() -> None:
     model = make_block(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
     assert model.max_positions() == (64, 59)
     target = make_targets([59])
-    output = model(make_targets([64]), torch.tensor([64]), target, torch.tensor([[58]]))
+    output = model(batch_of(make_targets([64]), torch.tensor([64]), target, torch.tensor([[58]])))
     assert slot_logits(output).isfinite().all()
     assert output.blocks.positions.max().item() == 62
 

@@ -30,7 +30,7 @@ MAX_UNKNOWN = 0.1
 
 def worded_lines(path: Path) -> Iterator[str]:
     """Yield the lines with words of a text."""
-    with InputLines.open(str(path), "SOURCES") as lines:
+    with InputLines.open(str(path)) as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
 

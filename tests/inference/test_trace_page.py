@@ -131,7 +131,7 @@ def test_totals_by_hand() -> None:
     counts = totals.statistics
     assert (counts.sentences, totals.blank_lines, counts.steps) == (2, 1, 5)
     assert (counts.drafted_tokens, counts.verified_tokens) == (13, 10)
-    assert (counts.accepted_tokens, counts.bonus_tokens, counts.committed_tokens) == (5, 4, 9)
+    assert (counts.accepted_tokens, counts.committed_tokens) == (5, 9)
     assert totals.lengths == {1: 2, 2: 2, 3: 1}
     # Slot 0 is reached by all that verified anything; slot 1 by the three that accepted slot 0;
     # slot 2 by none: one verified no more, one had come to EOS.

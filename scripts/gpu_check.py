@@ -112,7 +112,6 @@ class Bench:
             plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
             return CTranslate2Generator(plain, (words, words), limits, precision, self.device.type)
         kind = name.removesuffix(" eager")
-        # On a CPU recorded steps are called.
         recorded = CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
         engine = recorded if kind == name else EagerEngine(precision)
         controller = deepcopy(CONTROLLERS[kind][0])

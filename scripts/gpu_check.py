@@ -202,7 +202,7 @@ def take_turns(
         low, middle, high = (1000 * f(timed) / tokens for f in (min, median, max))
         speed = {"ms_a_token": middle, "low": low, "high": high, "x_fairseq": base / median(timed)}
         speed["tokens_a_step"] = counts.acceptance_length
-        if resident := getattr(generator, "_resident", None):
+        if (resident := getattr(generator, "_resident", None)) and not scripted:
             # All rounds have the same steps.
             speed["idle"] = 1 - counts.steps * len(seconds[name]) / resident.row_steps
         bench.note(**about, system=name, **speed, tokens=tokens)

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import replace
 from functools import lru_cache, partial
 
+import numpy as np
 import torch
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring
@@ -84,22 +85,21 @@ class ResidentBatch(Rows):
     def step(self) -> tuple[StepResult, None]:
         """Make a step, which nobody judges."""
         self._fit()
-        step = self._step
         if self._kind.nodes:
-            step.grow()
-        step.run()
-        committed = step.outcome.read()
+            self._step.grow()
+        self._step.run()
+        committed = self._step.outcome.read()
         self._loop.row_steps += self._shape.rows
         rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
         names = "committed", "accepted", "tokens", "sources", "scores"
-        counts, good, tokens, sources, scores = (committed[name][self._indices] for name in names)
+        index = np.array(self._indices)
+        counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
         new: list[int] = counts[:, 0].tolist()
         last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
         ends, verified = [token == eos for token in last], [slots] * rows
         path = torch.from_numpy(tokens), torch.from_numpy(sources)
         accepted = Accepted(*path, new, good[:, 0].tolist(), verified, last, ends)
-        called = [self._kind.block > 0] * rows
-        return self.append(accepted, scores.tolist(), verified, called), None
+        return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows), None
 
     def keep(self, rows: list[int]) -> None:
         """Go on with ``rows``, and begin with others in place of the rest."""

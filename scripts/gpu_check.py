@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Check and time recorded steps on a GPU, in one process of about five minutes.
 
-    scripts/gpu_check.py OUT                  # exact, steps, timing, profile
+    scripts/gpu_check.py OUT                  # exact, steps, timing
     scripts/gpu_check.py OUT --parts big      # a Transformer-big of random weights
     scripts/gpu_check.py OUT --device cpu     # tried without a GPU: recorded steps are called
 
 exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
-clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists
-the slowest kernels. OUT gets results.jsonl, a line a figure, on disk as soon as it is known.
+clock and lists its slowest kernels, timing decodes by all systems in turn (CTranslate2 too, if it
+is installed) and counts idle rows. OUT gets results.jsonl, a line a figure, on disk at once.
 A part that fails says so there, and the next one begins.
 """
 
@@ -39,9 +39,8 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.resident.state import Kind, Shape
-from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine, Replay
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.lines import Line
@@ -100,13 +99,8 @@ class Bench:
         for some in (sources[start : start + rows] for start in range(0, len(sources), rows)):
             tokens = collate_tokens(some, pad, left_pad=True).to(self.device)
             lengths = torch.tensor([len(ids) for ids in some]).to(self.device)
-            net_input = {"src_tokens": tokens, "src_lengths": lengths}
-            made.append({"id": lengths, "net_input": net_input})
+            made.append({"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
         return made
-
-    def engine(self, precision: str) -> CudaGraphsEngine:
-        """Return an engine that records, or on a CPU calls, whole steps."""
-        return CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
 
     def system(self, name: str, models: Any, words: Dictionary, precision: str, limits: Any) -> Any:
         """Return the generator of ``fairseq``, ``ctranslate2``, ``AR eager`` or ``tree 16``."""
@@ -118,7 +112,8 @@ class Bench:
             plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
             return CTranslate2Generator(plain, (words, words), limits, precision, self.device.type)
         kind = name.removesuffix(" eager")
-        engine = self.engine(precision) if kind == name else EagerEngine(precision)
+        recorded = CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
+        engine = recorded if kind == name else EagerEngine(precision)
         controller = deepcopy(CONTROLLERS[kind][0])
         scripted = rule[0] if rule and kind == "chain" else None
         return build_generator(verifier, drafter, words, limits=limits, controller=controller,
@@ -151,26 +146,26 @@ def exact(bench: Bench) -> None:
             bench.note("exact", **about, lines=len(outputs), engine=generator.engines.name)
 
 
-def step_of(bench: Bench, models: Any, about: Any) -> tuple[Any, Replay]:
-    """Return a resident step with something to decode, and its recording."""
-    name, precision, rows = about["system"], about["precision"], about["batch"]
-    words = bench.codec.target
-    resident = bench.system(name, models, words, precision, ORDINARY)._resident
-    step = ResidentStep(resident.models, CONTROLLERS[name][1], Shape(rows, 128, 64))
-    step.begin(torch.full((rows, 30), 20, device=bench.device), [100] * rows)
-    return step, bench.engine(precision).record(step.run, bench.device)
-
-
 @torch.no_grad()
 def steps(bench: Bench) -> None:
-    """Time a step, and the copy of its outcome to the host."""
+    """Time a step and the copy of its outcome to the host, and list its slowest kernels."""
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CUDA if bench.cuda else activity.CPU]
     for precision in bench.args.precisions:
         models = bench.pair(precision)
         for rows, name in product(bench.args.batch, CONTROLLERS):
-            about = {"system": name, "precision": precision, "batch": rows}
-            step, replay = step_of(bench, models, about)
-            device, read = bench.seconds(replay), bench.seconds(step.outcome.read)
-            bench.note("steps", **about, device_us=1e6 * device, read_us=1e6 * read)
+            system = bench.system(name, models, bench.codec.target, precision, ORDINARY)
+            # It does the same whatever its rows hold.
+            step = system._resident.recorded(CONTROLLERS[name][1], Shape(rows, 128, 64))
+            device, read = (1e6 * bench.seconds(call) for call in (step.run, step.outcome.read))
+            with torch.profiler.profile(activities=activities) as seen:
+                step.run()
+            kernels = [(e.key[:80], e.count, e.self_device_time_total) for e in seen.key_averages()]
+            kernels.sort(key=lambda kernel: -kernel[2])
+            count, busy = (sum(kernel[i] for kernel in kernels) for i in (1, 2))
+            about = {"system": name, "precision": precision, "batch": rows, "kernels": count}
+            about |= {"device_us": device, "read_us": read, "busy_us": busy}
+            bench.note("steps", **about, slowest=kernels[:15])
 
 
 def timing(bench: Bench) -> None:
@@ -206,29 +201,11 @@ def take_turns(
         tokens = 40 * counts.sentences if scripted else counts.committed_tokens
         low, middle, high = (1000 * f(timed) / tokens for f in (min, median, max))
         speed = {"ms_a_token": middle, "low": low, "high": high, "x_fairseq": base / median(timed)}
-        rate = counts.acceptance_length
-        bench.note(**about, system=name, **speed, tokens=tokens, tokens_a_step=rate)
-
-
-@torch.no_grad()
-def profile(bench: Bench) -> None:
-    """List the kernels of a step, the slowest first."""
-    activity = torch.profiler.ProfilerActivity
-    activities = [activity.CUDA if bench.cuda else activity.CPU]
-    precision = bench.args.precisions[0]
-    models = bench.pair(precision)
-    for name in ("AR", "chain", "tree 32"):
-        about = {"system": name, "precision": precision, "batch": 1}
-        step, replay = step_of(bench, models, about)
-        with torch.profiler.profile(activities=activities) as seen:
-            for _ in range(5):
-                replay()
-                step.outcome.read()
-        events = seen.key_averages()
-        kernels = [(e.key[:80], e.count / 5, e.self_device_time_total / 5) for e in events]
-        kernels.sort(key=lambda kernel: -kernel[2])
-        count, busy = (sum(kernel[i] for kernel in kernels) for i in (1, 2))
-        bench.note("profile", **about, kernels=count, busy_us=busy, slowest=kernels[:15])
+        speed["tokens_a_step"] = counts.acceptance_length
+        if (resident := getattr(generator, "_resident", None)) and not scripted:
+            # All rounds have the same steps.
+            speed["idle"] = 1 - counts.steps * len(seconds[name]) / resident.row_steps
+        bench.note(**about, system=name, **speed, tokens=tokens)
 
 
 class Scripted(StrictRule):
@@ -284,7 +261,7 @@ def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
     return (*bench.pair(precision, verifier, drafter), Scripted(8, bench.device)), words
 
 
-PARTS = {part.__name__: part for part in (exact, steps, timing, profile, big)}
+PARTS = {part.__name__: part for part in (exact, steps, timing, big)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -293,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="folder of the results")
-    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing", "profile"])
+    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing"])
     add("--device", default="cuda")
     add("--pair", type=Path, default=ROOT / "checkpoints" / "wmt.en-de")
     add("--source", type=Path, default=ROOT / "data" / "example.en", help="raw text")

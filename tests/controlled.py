@@ -59,7 +59,8 @@ def make_generator(
     model.attach_verifier(verifier())
     cached = CachedDrafter(model, EagerEngine())
     limits = GenerationLimits(max_len_b=max_len_b)
-    return traced(SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits))
+    drafts = cached, controller
+    return traced(SpeculativeGenerator(verifier(), drafts, DICTIONARY, rule, limits))
 
 
 def make_policy(name: str, k: int, **given: Any) -> Controller:

@@ -95,7 +95,7 @@ def scripted_generator(
     if isinstance(controller, int):
         controller = Constant().ready(controller)
     drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
-    return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
+    return SpeculativeGenerator(verifier, (drafter, controller), DICTIONARY, **given)
 
 
 def traced(generator: SpeculativeGenerator) -> SpeculativeGenerator:

@@ -94,14 +94,12 @@ class Results:
         batch: Rows,
         forced: list[int],
         step: Callable[[], tuple[StepResult, Judgement | None]],
-        keep: Callable[[list[int], int], None] | None = None,
     ) -> list[list[Hypothesis]]:
         """Make steps until all rows have ended; return their hypotheses.
 
         Args:
             forced: the number of forced tokens of each row, which are committed.
             step: commits tokens of all rows.
-            keep: goes on with some rows only, of which none has more tokens than the second value.
         """
         hypotheses: list[list[Hypothesis]] = [[] for _ in forced]
         accepted: list[list[int]] = [[] for _ in forced]
@@ -121,8 +119,6 @@ class Results:
                     hypotheses[row] = [{**hypothesis, "forced": forced[row]}]
             if any(result.finished):
                 batch.keep(result.kept)
-                if batch.rows and keep is not None:
-                    keep(result.kept, max(batch.lengths))
         for observer in self._observers:
             observer.end(hypotheses)
         self._statistics.total_seconds += time.perf_counter() - self._start
@@ -187,6 +183,8 @@ class Batch(Rows):
         """Tokens committed since the last pass of a causal drafter, which has not cached them."""
         self.draft_lengths = [0] * len(self.rows)
         """Draft lengths of the next step."""
+        self.keepers: tuple[Callable[[list[int], int], None], ...] = ()
+        """Called to go on with some rows, none of which has more tokens than the second value."""
         self._on_device: RowCounts | None = None
 
     @property
@@ -226,6 +224,8 @@ class Batch(Rows):
         if self.features is not None:
             self.features = keep_rows(self.features, rows)
         self._on_device = None
+        for keep in self.keepers if rows else ():
+            keep(rows, max(self.lengths))
 
 
 @dataclass(frozen=True)

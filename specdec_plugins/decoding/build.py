@@ -14,7 +14,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.kernels import is_host, wait_for
+from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -93,14 +93,14 @@ def build_generator(
     controller, engines = controller or Constant(), engines or Engines.both(EagerEngine())
     rest = rule, limits, engines.verifier
     if drafter is None or not controller.drafts:
-        return SpeculativeGenerator(verifier, None, tgt_dict, None, *rest)
+        return SpeculativeGenerator(verifier, None, tgt_dict, *rest)
     block_size = checked_block_size(drafter, block_size)
     if isinstance(controller, Auto):
         controller = recommended(controller, drafter, rule or StrictRule(), engines.verifier)
         logger.info("--controller auto: %s", controller)
     drafter.attach_verifier(verifier)
-    cached, controller = CachedDrafter(drafter, engines.drafter), controller.ready(block_size, head)
-    return SpeculativeGenerator(verifier, cached, tgt_dict, controller, *rest)
+    drafts = CachedDrafter(drafter, engines.drafter), controller.ready(block_size, head)
+    return SpeculativeGenerator(verifier, drafts, tgt_dict, *rest)
 
 
 def warm_up(
@@ -115,7 +115,7 @@ def warm_up(
         return 0.0
     start, device = time.perf_counter(), next(generator.model.parameters()).device
     trial, controller, limits = copy(generator), generator.controller, generator.limits
-    if is_host(device):
+    if device.type == "cpu":
         batches = [(rows, 8, 8)]
     else:
         # A step is recorded for each number of rows to which a batch shrinks.

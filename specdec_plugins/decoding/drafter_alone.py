@@ -74,17 +74,14 @@ class DrafterAlone:
         results = Results(self.limits, self.statistics, self.observers, precision)
         with self.engines.running():
             batch, forced = self._start(net_input)
-            return results.decode(batch, forced, lambda: (self._step(batch), None), self._keep)
-
-    def _keep(self, rows: list[int], width: int) -> None:
-        self._drafter.keep(rows, width)
-        if self._verifier is not None:
-            self._verifier.keep(rows, width)
+            models = (self._drafter, self._verifier)
+            batch.keepers = tuple(model.keep for model in models if model is not None)
+            return results.decode(batch, forced, lambda: (self._step(batch), None))
 
     def _start(self, net_input: NetInput) -> tuple[Batch, list[int]]:
         """Read the source, and commit the forced tokens."""
         source, encoder_out = net_input["src_tokens"], None
-        limits = self.limits.max_lengths(source, self.pad, self.positions)
+        limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         batch = Batch(net_input, None, prefix, limits, self.block_size)
         with self.statistics.stopwatch("encode", batch.device):

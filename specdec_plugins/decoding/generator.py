@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,19 +55,19 @@ class SpeculativeGenerator:
     def __init__(
         self,
         verifier: TransformerModelBase,
-        drafter: CachedDrafter | DraftSource | None,
+        drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
         tgt_dict: Dictionary,
-        controller: Controller | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """``engine`` runs the verifier's steps; by default it is PyTorch."""
+        """``drafts``: None for none; ``engine`` runs the verifier's steps, by default PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         """Tokens that fairseq's commands do not print."""
         self.limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
-        self.controller = controller or NoDrafts()
+        self.controller: Controller
+        drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
@@ -77,8 +78,7 @@ class SpeculativeGenerator:
         self._source = drafter if isinstance(drafter, DraftSource) else None
         self._drafter = None if isinstance(drafter, DraftSource) else drafter
         self.drafter = None if self._drafter is None else self._drafter.model
-        drafts_by = None if drafter is None else drafter.engine
-        self.engines = Engines(engine, drafts_by or engine)
+        self.engines = Engines(engine, engine if drafter is None else drafter.engine or engine)
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         verifier.eval()
         self.positions = int(verifier.max_decoder_positions())
@@ -87,10 +87,12 @@ class SpeculativeGenerator:
         self._verifier = CachedVerifier(verifier, self.pad, engine, layers)
         self._scoring = Scoring.of(self.rule, self.limits)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
+        self.rows: int | None = None
+        """Sentences that are decoded at once, if the generator :attr:`refills`; None: all."""
         self._resident: ResidentLoop | None = None
         if isinstance(engine, CudaGraphsEngine):
             models = self._verifier, self._drafter, self._scoring, self._bans
-            self._resident = ResidentLoop.of(*models, engine)
+            self._resident = ResidentLoop(*models, engine)
 
     def generate(
         self,
@@ -133,22 +135,21 @@ class SpeculativeGenerator:
         results = Results(self.limits, statistics, observers, precision)
         judges = any(observer.needs_judgement for observer in observers)
         with self.engines.running():
-            if resident := self._resident_for(controller, judges, net_input):
-                tokens = net_input["src_tokens"]
-                limits = self.limits.max_lengths(tokens, self.pad, self.positions)
-                return resident.decode(tokens, limits, controller, results)
+            obstacle = self._obstacle(controller, judges, net_input)
+            if self._resident is not None and obstacle is not None:
+                self._resident.engine.fall_back(obstacle)
+            elif self._resident is not None:
+                tokens = net_input["src_tokens"].tolist()
+                sources = [[token for token in row if token != self.pad] for row in tokens]
+                limits = self.limits.max_lengths(list(map(len, sources)), self.positions)
+                sentences, rows = list(zip(sources, limits)), self.rows or len(sources)
+                return self._resident.decode(sentences, rows, controller, results)
             batch, forced = self._start(net_input, controller, statistics, encoder_out)
             with stopwatch("encode", batch.device):
                 drafting = self._drafting(batch, controller, judges)
-
-            def step() -> tuple[StepResult, Judgement | None]:
-                return self._step(batch, drafting, controller, stopwatch, judges)
-
-            def keep(rows: list[int], width: int) -> None:
-                self._verifier.keep(rows, width)
-                drafting.keep(rows, width)
-
-            return results.decode(batch, forced, step, keep)
+            batch.keepers = self._verifier.keep, drafting.keep
+            step = partial(self._step, batch, drafting, controller, stopwatch, judges)
+            return results.decode(batch, forced, step)
 
     def _step(
         self,
@@ -184,7 +185,7 @@ class SpeculativeGenerator:
     ) -> tuple[Batch, list[int]]:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
         stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
-        limits = self.limits.max_lengths(source, self.pad, self.positions)
+        limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         if encoder_out is None:
             with stopwatch("encode", source.device):
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
@@ -237,22 +238,24 @@ class SpeculativeGenerator:
         scores = verification.of(accepted.tokens[:, :new], accepted.sources[:, :new])
         return batch.commit(draft, accepted, scores, states if reads else None)
 
-    def _resident_for(
-        self, controller: Controller, judges: bool, net_input: NetInput
-    ) -> ResidentLoop | None:
-        """Return the resident loop, if it can decode this batch."""
+    @property
+    def refills(self) -> bool:
+        """True if batches without forced tokens may have more than :attr:`rows` sentences: where
+        one ends, the next one begins."""
+        judges = any(observer.needs_judgement for observer in self.observers)
+        return not self.rule.draws and self._obstacle(self.controller, judges, {}) is None
+
+    def _obstacle(self, controller: Controller, judges: bool, net_input: NetInput) -> str | None:
+        """Return the reason why recorded steps cannot decode a batch."""
         if self._resident is None:
-            return None
-        obstacles = {
+            return "the engine records no steps"
+        reasons = {
             f"--controller {controller.name} decides anew at every step": not controller.steady,
             "--trace reads every draft": judges,
             "targets begin with forced tokens": FORCED in net_input or BEGINS in net_input,
             "drafts are texts": self._source is not None,
         }
-        if not any(obstacles.values()):
-            return self._resident
-        self._resident.engine.fall_back(next(x for x, applies in obstacles.items() if applies))
-        return None
+        return next((x for x, applies in reasons.items() if applies), self._resident.obstacle)
 
     def _drafting(self, batch: Batch, controller: Controller, judges: bool) -> Drafting:
         if self._source is not None:

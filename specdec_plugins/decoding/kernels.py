@@ -53,11 +53,6 @@ def compiled(function: Function) -> Function:
     return cast(Function, kernel)
 
 
-def is_host(device: torch.device) -> bool:
-    """Return whether compiled code can read what is on a device."""
-    return device.type == "cpu"
-
-
 def wait_for(device: torch.device) -> None:
     """Wait until a GPU has run all that was launched."""
     if device.type == "cuda":

@@ -66,9 +66,8 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def max_lengths(self, tokens: Tensor, pad: int, positions: int) -> list[int]:
-        """Return each row's maximum length for source ``tokens`` ``(rows, n)``."""
-        sources: list[int] = tokens.ne(pad).sum(1).tolist()
+    def max_lengths(self, sources: list[int], positions: int) -> list[int]:
+        """Return the maximum lengths for sources of so many tokens, EOS counted."""
         if fault := self.fault(min(sources), positions):
             raise ValueError(fault)
         return [self.max_length(source, positions) for source in sources]

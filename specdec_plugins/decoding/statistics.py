@@ -92,11 +92,6 @@ class DecodingStatistics(Observer):
         return f"{taken}, {self.acceptance_length:.1f} tokens a step"
 
     @property
-    def bonus_tokens(self) -> int:
-        """Committed tokens that are the verifier's own."""
-        return self.committed_tokens - self.accepted_tokens
-
-    @property
     def acceptance_length(self) -> float:
         """Committed tokens a step, bonus token included."""
         return self.committed_tokens / max(self.steps, 1)

@@ -156,8 +156,8 @@ class TraceRecorder(Observer):
                 bonus=None if ended else self._symbols[result.last[i]],
                 milliseconds=milliseconds,
                 parents=parents,
-                p=[_rounded(all_p[slot]) if slot < count else None for slot in order],
-                q=[_rounded(all_q[slot]) for slot in order],
+                p=[float(f"{all_p[slot]:.6g}") if slot < count else None for slot in order],
+                q=[float(f"{all_q[slot]:.6g}") for slot in order],
             )
             self._steps[result.rows[i]].append(step)
         self._clock = time.perf_counter()
@@ -172,7 +172,3 @@ def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[in
     order = path + [node for node in range(1, len(parents) + 1) if node not in path]
     new = {node: index for index, node in enumerate(order)}
     return [node - 1 for node in order], [new.get(parents[node - 1], -1) for node in order]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -247,5 +247,5 @@ def _build_text_generator(
         symbols = [target.index(symbol) for symbol in source.symbols]
         drafter = DraftSource(partial(TextDrafting.of, source.pad(), symbols))
     controller = settings.controller.ready(settings.block_size or LONGEST)
-    how = controller, settings.rule, settings.limits, engine
-    return SpeculativeGenerator(verifier, drafter, target, *how)
+    how = settings.rule, settings.limits, engine
+    return SpeculativeGenerator(verifier, (drafter, controller), target, *how)

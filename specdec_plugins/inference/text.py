@@ -131,11 +131,8 @@ class TextCodec:
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
         tokenizer, bpe, markers, keep_bpe = self.segmenters
-        text: str = self.target.string(
-            tokens.cpu(),
-            None if keep_bpe else markers,
-            extra_symbols_to_ignore={self.tokens.target} - {None},
-        )
+        ignored, joined = {self.tokens.target} - {None}, None if keep_bpe else markers
+        text: str = self.target.string(tokens.cpu(), joined, extra_symbols_to_ignore=ignored)
         for segmenter in () if keep_bpe else (bpe, tokenizer):
             if segmenter is not None:
                 text = segmenter.decode(text)

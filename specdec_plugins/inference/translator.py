@@ -179,7 +179,10 @@ class Translator:
         worded = {i: item for i, item in enumerate(items) if isinstance(item, _Item)}
         # The longest first: a batch that is too large for the memory fails at once.
         order = sorted(worded, key=lambda i: -len(worded[i].source))
-        following, batch = 0, self.settings.batch
+        following, batch, generator = 0, self.settings.batch, self.generator
+        forced = self.codec.tokens.begin is not None or any(len(x.prefix) for x in worded.values())
+        if isinstance(generator, SpeculativeGenerator) and generator.refills and not forced:
+            generator.rows, batch = batch, max(len(order), 1)
         for start in range(0, len(order) + 1, batch):
             if rows := order[start : start + batch]:
                 # Threads take turns: generators and engines keep state.

@@ -18,6 +18,7 @@ from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -36,7 +37,7 @@ def copied(generator: SpeculativeGenerator) -> DraftSource:
 
 def generator(drafter: Any, controller: str = "constant", k: int = 64) -> SpeculativeGenerator:
     chosen = CONTROLLERS[controller]().ready(k)
-    return SpeculativeGenerator(verifier(), drafter, DICTIONARY, chosen, limits=LIMITS)
+    return SpeculativeGenerator(verifier(), (drafter, chosen), DICTIONARY, limits=LIMITS)
 
 
 @cache
@@ -119,7 +120,8 @@ def test_samples_have_the_verifiers_probabilities(
     other = make_verifier(tiny.TASK, seed=4)
     copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, limits=limits)
     drafter = copied(copy) if text is None else TEXTS
-    made = SpeculativeGenerator(tiny.VERIFIER, drafter, tiny.DICTIONARY, rule=rule, limits=limits)
+    drafts = drafter, NoDrafts()
+    made = SpeculativeGenerator(tiny.VERIFIER, drafts, tiny.DICTIONARY, rule=rule, limits=limits)
     found: dict[tuple[int, ...], float] = {}
     paths: list[tuple[int, ...]] = [()]
     while paths:

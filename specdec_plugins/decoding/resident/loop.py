@@ -2,151 +2,153 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
+from dataclasses import replace
+from functools import lru_cache, partial
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring
 from specdec_plugins.decoding.batch import Results, Rows
 from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.resident.state import Kind, Shape
+from specdec_plugins.decoding.resident.state import Kind, Sentence, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
 from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine, Replay
-
-
-class Recorded:
-    """A resident step with its recordings."""
-
-    def __init__(self, step: ResidentStep, engine: CudaGraphsEngine) -> None:
-        self.step, self._engine = step, engine
-        # Before it holds anything, since recording runs it.
-        self.run = engine.record(step.run, step.state.device)
-        self._begin: list[Replay] = []
-
-    def begin(self, tokens: Tensor, limits: list[int]) -> None:
-        """Read the sources ``(rows, n)``; for trees, make the first draft."""
-        step = self.step
-        if not self._begin:
-            parts = [step.encode] if step.tree is None else [step.encode, step.draft]
-            self._begin = [self._engine.record(part, step.state.device) for part in parts]
-        step.begin(tokens, limits)
-        for part in self._begin:
-            part()
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 
 
 class ResidentLoop:
     """Decodes batches by recorded steps."""
 
-    KEPT = 96
-    """The largest number of stored recordings."""
-
-    def __init__(self, models: Models, engine: CudaGraphsEngine) -> None:
-        self.models, self.engine = models, engine
-        self._recorded: OrderedDict[tuple[Kind, Shape], Recorded] = OrderedDict()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         verifier: CachedVerifier,
         drafter: CachedDrafter | None,
         scoring: Scoring,
         bans: TokenBans,
         engine: CudaGraphsEngine,
-    ) -> ResidentLoop | None:
-        """Return the loop; None, and a note in the engine, if its steps cannot be recorded."""
+    ) -> None:
+        step = None if drafter is None else drafter.step
         encoders = [verifier.encode]
         encoders += [] if drafter is None or drafter.encode is None else [drafter.encode]
         stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
+        self.obstacle = None
+        """The reason why no batch can be decoded."""
         if drafter is not None and not drafter.recordable:
-            engine.fall_back("the drafter reads whole prefixes at every step")
+            self.obstacle = "the drafter reads whole prefixes at every step"
         elif len(stock) < len(encoders):
-            engine.fall_back("an encoder has a forward pass of its own")
-        else:
-            step = None if drafter is None else drafter.step
-            return cls(Models(stock[0], verifier.step, scoring, bans, step, *stock[1:]), engine)
-        return None
-
-    def recorded(self, kind: Kind, shape: Shape) -> Recorded:
-        """Return a step of these sizes."""
-        recorded = self._recorded.pop((kind, shape), None)
-        if recorded is None:
-            recorded = Recorded(ResidentStep(self.models, kind, shape), self.engine)
-        self._recorded[kind, shape] = recorded
-        while len(self._recorded) > self.KEPT:
-            self._recorded.popitem(last=False)
-        return recorded
+            self.obstacle = "an encoder has a forward pass of its own"
+        self.models, self.engine = Models(stock, verifier.step, scoring, bans, step), engine
+        self.recorded = lru_cache(maxsize=96)(partial(ResidentStep, self.models, engine))
+        self.row_steps = 0
+        """Rows of all steps so far, idle ones included."""
 
     def decode(
-        self, tokens: Tensor, limits: list[int], controller: Controller, results: Results
+        self, sentences: list[Sentence], rows: int, controller: Controller, results: Results
     ) -> list[list[Hypothesis]]:
-        """Decode the sources ``tokens`` ``(rows, n)`` under a steady controller."""
-        length, depth = max(controller.start(len(tokens))), controller.depth
+        """Decode sentences, at most so many ``rows`` at once, under a steady controller."""
+        rows = min(rows, len(sentences))
+        length, depth = max(controller.start(rows)), controller.depth
         kind = Kind(min(length, depth), length) if length and depth else Kind(length)
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
-            batch = ResidentBatch(self, kind, tokens, limits)
-            return results.decode(batch, [0] * len(tokens), batch.step)
+            batch = ResidentBatch(self, kind, tuple(sentences), rows)
+            return results.decode(batch, [0] * len(sentences), batch.step)
 
 
 class ResidentBatch(Rows):
-    """The unfinished rows, and the index of each in the resident step."""
+    """The sentences that are being decoded, and the row of each in the resident step.
 
-    def __init__(self, loop: ResidentLoop, kind: Kind, tokens: Tensor, limits: list[int]) -> None:
-        super().__init__(limits)
+    Where one ends, the next that waits begins: the longest first, so that shapes get smaller.
+    """
+
+    def __init__(
+        self, loop: ResidentLoop, kind: Kind, sentences: tuple[Sentence, ...], rows: int
+    ) -> None:
+        super().__init__([])
         self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
-        self._indices = list(self.rows)
-        width = self._sizes.positions(2 * kind.slots)
-        source = self._sizes.sources(tokens.size(1))
-        self._shape = Shape(self._sizes.rows(len(limits)), width, source)
-        self._recorded = loop.recorded(kind, self._shape)
-        self._recorded.begin(tokens, limits)
-        self._lattice: HostLattice | None = None
-        if kind.nodes:
-            _, self._lattice = self._recorded.step.outcome.read()
+        self._sentences, lengths = sentences, [len(source) for source, _ in sentences]
+        self._waiting = deque(sorted(range(len(lengths)), key=lambda i: -lengths[i]))
+        self._read = deque[tuple[int, int]]()
+        """Sentences that were read and have not begun, and their rows of the step that read."""
+        self._indices, self._sources = list[int](), list[int]()
+        """The row of each sentence, and its source length."""
+        width, source = self._sizes.positions(2 * kind.slots), self._sizes.sources(max(lengths))
+        self._use(Shape(self._sizes.rows(rows), width, source))
+        self._fill(list(range(self._shape.rows)))
 
     def step(self) -> tuple[StepResult, None]:
         """Make a step, which nobody judges."""
         self._fit()
-        step = self._recorded.step
-        if self._lattice is not None:
-            step.grow(self._lattice, self._indices)
-        self._recorded.run()
-        committed, self._lattice = step.outcome.read()
+        if self._kind.nodes:
+            self._step.grow()
+        self._step.run()
+        committed = self._step.outcome.read()
+        self._loop.row_steps += self._shape.rows
         rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
         names = "committed", "accepted", "tokens", "sources", "scores"
-        counts, good, tokens, sources, scores = (committed[name][self._indices] for name in names)
+        index = np.array(self._indices)
+        counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
         new: list[int] = counts[:, 0].tolist()
         last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
-        accepted = Accepted(
-            torch.from_numpy(tokens),
-            torch.from_numpy(sources),
-            committed=new,
-            accepted=good[:, 0].tolist(),
-            verified=[slots] * rows,
-            last=last,
-            finished=[token == eos for token in last],
-        )
-        called = [self._kind.block > 0] * rows
-        return self.append(accepted, scores.tolist(), [slots] * rows, called), None
+        ends, verified = [token == eos for token in last], [slots] * rows
+        path = torch.from_numpy(tokens), torch.from_numpy(sources)
+        accepted = Accepted(*path, new, good[:, 0].tolist(), verified, last, ends)
+        return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows), None
+
+    def keep(self, rows: list[int]) -> None:
+        """Go on with ``rows``, and begin with others in place of the rest."""
+        free = [index for i, index in enumerate(self._indices) if i not in rows]
+        super().keep(rows)
+        self._fill(free)
+
+    def _fill(self, free: list[int]) -> None:
+        """Begin with sentences that wait in the rows ``free``."""
+        while free and (self._read or self._waiting):
+            if not self._read:
+                self._read_some()
+            count = min(len(free), len(self._read))
+            sentences, rows = map(list, zip(*(self._read.popleft() for _ in range(count))))
+            self._step.take(self._reader, rows, free[:count])
+            self._indices += free[:count]
+            free = free[count:]
+            self.rows += sentences
+            self.max_lengths += [self._sentences[i][1] for i in sentences]
+            self._sources += [len(self._sentences[i][0]) for i in sentences]
+            self.lengths += [0] * count
+            for values in (self.tokens, self.scores):
+                values += [[] for _ in sentences]
+
+    def _read_some(self) -> None:
+        """Read as many of the sources that wait as the step has rows."""
+        rows = range(min(self._shape.rows, len(self._waiting)))
+        sentences = [self._waiting.popleft() for _ in rows]
+        self._reader = self._loop.recorded(self._kind, replace(self._shape, width=0))
+        self._reader.begin([self._sentences[i] for i in sentences])
+        self._reader.run()
+        if self._kind.nodes:
+            self._reader.outcome.read()
+        self._read.extend(zip(sentences, rows))
+
+    def _use(self, shape: Shape) -> None:
+        """Go on in a step of these sizes, which has no sentences yet."""
+        self._shape, self._step = shape, self._loop.recorded(self._kind, shape)
+        self._step.state.going.zero_()
 
     def _fit(self) -> None:
-        """Go on in another step if the rows are few enough or too long for the last one."""
-        rows, shape = self._sizes.rows(len(self.rows)), self._shape
-        positions = self._sizes.positions(max(self.lengths) + self._kind.slots)
-        fitting = Shape(rows, max(shape.width, positions), shape.source)
-        if fitting == shape:
-            return
-        recorded = self._loop.recorded(self._kind, fitting)
-        recorded.step.state.take(self._recorded.step.state, self._indices)
-        if self._lattice is not None:
-            (candidates, first, following), there = self._lattice, self._indices
-            self._lattice = candidates[there], first[there], following[there]
-        self._recorded, self._shape = recorded, fitting
-        self._indices = list(range(len(self.rows)))
+        """Go on in another step if there are fewer or shorter sentences, or longer outputs."""
+        sizes, shape, slots = self._sizes, self._shape, self._kind.slots
+        source = sizes.sources(max(self._sources))
+        width = shape.width if source == shape.source else 0
+        positions = sizes.positions(max(*self.lengths, slots) + slots)
+        fitting = Shape(sizes.rows(len(self.rows)), max(width, positions), source)
+        if fitting != shape:
+            step, rows = self._step, self._indices
+            self._use(fitting)
+            self._indices = list(range(len(rows)))
+            self._step.take(step, rows, self._indices)

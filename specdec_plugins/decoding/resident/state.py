@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.verification import AcceptedPath, Links
-from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
+from specdec_plugins.decoding.drafts.growth import Trees
 from specdec_plugins.decoding.kernels import to_device, wait_for
 from specdec_plugins.decoding.steps.cache import empty_cache
 from specdec_plugins.decoding.steps.drafter import DrafterStep
@@ -47,13 +47,27 @@ class Shape:
 
     rows: int
     width: int
-    """Positions of the verifier's cache; the last ones are for the tokens that are read."""
+    """Positions of the verifier's cache; the last ones are for the tokens that are read. 0: the
+    step reads sources, and decodes nothing."""
     source: int
     """Source tokens."""
 
 
+Sentence = tuple[list[int], int]
+"""The source, EOS included, and the largest number of output tokens before EOS."""
+
+
 class State:
-    """The rows of a batch; nobody reads those that have ended."""
+    """The rows of a step; nobody reads those without a sentence."""
+
+    BUFFERS: ClassVar = {
+        **dict.fromkeys(("counts", "tokens", "features", "history"), (0, 1)),
+        **dict.fromkeys(("cache", "draft_cache", "memory", "draft_memory"), (2, 4)),
+        "memory_mask": (0, 3),
+    }
+    """The dimension of rows, and the one whose size differs from shape to shape."""
+    SOURCES = ("counts", "memory", "draft_memory", "memory_mask")
+    """The buffers of a sentence that begins. Sources end at the last index."""
 
     def __init__(
         self,
@@ -64,18 +78,18 @@ class State:
     ) -> None:
         """``weight``: the verifier's, for precision and device."""
         verifier, drafter = steps
-        rows, width = shape.rows, shape.width
-        self.device, self._rows = weight.device, rows
+        rows, width = shape.rows, shape.width or kind.slots
+        self.device, self._reads = weight.device, not shape.width
         kind_of = weight.dtype, weight.device
-        self.source = self._counts(rows, shape.source)
-        self.lengths, self.limits, self.last = (self._counts(rows) for _ in range(3))
-        """``(rows,)``: committed tokens; their limit before EOS; the last one, EOS at first."""
-        self.new = self._counts(rows)
-        """``(rows,)`` tokens that the last step committed, which the drafter has not cached."""
-        self.going = self._counts(rows).bool()
-        self.tokens = self._counts(rows, kind.window + kind.block)
+        self.source = self._zeros(rows, shape.source)
+        self.counts = self._zeros(rows, 4)
+        self.lengths, self.new, self.limits, self.last = self.counts.unbind(1)
+        """``(rows,)``: committed tokens; those of the last step, which the drafter has not cached;
+        their limit before EOS; the last one, EOS at first."""
+        self.going = self._zeros(rows).bool()
+        self.tokens = self._zeros(rows, kind.window + kind.block)
         """``(rows, window + block)`` the tokens that the last step committed, then padding."""
-        self.history = self._counts(rows, width)
+        self.history = self._zeros(rows, width)
         """``(rows, width)`` all committed tokens, only for a repetition penalty."""
         self.cache = empty_cache(verifier.layers, rows, width, *kind_of)
         self.memory = empty_cache(verifier.layers, rows, shape.source, *kind_of)
@@ -88,36 +102,31 @@ class State:
             if drafter.channels:
                 self.features = weight.new_zeros(rows, kind.window, drafter.channels)
 
-    def _counts(self, *shape: int) -> Tensor:
+    def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.long, device=self.device)
 
-    def begin(self, tokens: Tensor, limits: list[int], pad: int, eos: int) -> None:
-        """Begin with the sources ``tokens`` ``(rows, n)``; other rows are padding."""
-        rows, length = tokens.shape
-        self.source.fill_(pad)
-        self.source[:rows, -length:] = tokens
-        # Padding rows copy the first row's source: attention over nothing is NaN.
-        self.source[rows:, -length:] = tokens[:1]
-        self.limits.copy_(to_device(limits + limits[:1] * (self._rows - rows), self.device))
-        self.lengths.zero_()
-        self.new.zero_()
-        self.last.fill_(eos)
-        self.going[:rows], self.going[rows:] = True, False
+    def begin(self, sentences: list[Sentence], pad: int, eos: int) -> None:
+        """Begin with some sentences; other rows are padding."""
+        rows, width = self.source.shape
+        sentences = sentences + [([], 0)] * (rows - len(sentences))
+        sources = [[pad] * (width - len(source)) + source for source, _ in sentences]
+        self.source.copy_(to_device(sources, self.device))
+        self.counts.copy_(to_device([[0, 0, limit, eos] for _, limit in sentences], self.device))
 
-    def take(self, other: State, rows: list[int]) -> None:
-        """Go on with some ``rows`` of another state, which is no larger."""
-        chosen = to_device(rows + rows[:1] * (self._rows - len(rows)), self.device)
-        by_rows = ("lengths", "limits", "last", "new", "tokens", "history", "memory_mask")
-        for names, dim in (
-            ((*by_rows, "features"), 0),
-            (("cache", "memory", "draft_cache", "draft_memory"), 2),
-        ):
-            for name in names:
-                target, source = getattr(self, name), getattr(other, name)
-                if target is not None:
-                    part = source.index_select(dim, chosen)
-                    target[tuple(slice(size) for size in part.shape)].copy_(part)
-        self.going[: len(rows)], self.going[len(rows) :] = True, False
+    def take(self, other: State, rows: list[int], into: list[int]) -> None:
+        """Go on with ``rows`` of another state as the rows ``into``."""
+        chosen, index = to_device([rows, into], self.device).unbind()
+        for name in self.SOURCES if other._reads else self.BUFFERS:
+            target, source = getattr(self, name), getattr(other, name)
+            if target is not None:
+                by_row, dim = self.BUFFERS[name]
+                sizes = target.size(dim), source.size(dim)
+                size, late = min(sizes), "memory" in name
+                target, source = (
+                    x.narrow(dim, (n - size) * late, size) for x, n in zip((target, source), sizes)
+                )
+                target.index_copy_(by_row, index, source.index_select(by_row, chosen))
+        self.going.index_fill_(0, index, True)
 
 
 Arrays = dict[str, NDArray[Any]]
@@ -163,6 +172,9 @@ class Outcome(Message):
             parts["first"] = torch.float, (width,)
             parts["following"] = torch.float, (kind.block - 1, width, width)
         super().__init__(rows, parts, device)
+        if kind.nodes:
+            # Those of a slot differ, also in rows without a sentence.
+            self.arrays["candidates"][:] = np.arange(width)
 
     def accept(self, path: AcceptedPath, scores: Tensor) -> None:
         """Send what is committed, with log-probabilities ``(rows, n)``."""
@@ -174,15 +186,12 @@ class Outcome(Message):
         for name in self.LATTICE:
             self.parts[name].copy_(getattr(lattice, name))
 
-    def read(self) -> tuple[Arrays, HostLattice | None]:
-        """Return the parts, valid until the next step, and the lattice; the host waits for the
-        device here, and nowhere else."""
+    def read(self) -> Arrays:
+        """Return the parts, valid until the next step; the host waits for the device here, and
+        nowhere else."""
         self._host.copy_(self._bytes, non_blocking=True)
         wait_for(self._bytes.device)
-        if self.LATTICE[0] not in self.arrays:
-            return self.arrays, None
-        lattice = tuple(np.ascontiguousarray(self.arrays[name]) for name in self.LATTICE)
-        return self.arrays, cast(HostLattice, lattice)
+        return self.arrays
 
 
 class TreeInput(Message):
@@ -200,8 +209,8 @@ class TreeInput(Message):
         self.arrays["tokens"][:], self.arrays["ancestors"][:] = pad, np.eye(size)
         self._bytes.copy_(self._host)
 
-    def write(self, trees: Trees, rows: list[int]) -> None:
-        """Send the trees of some rows; the host does not wait."""
+    def write(self, trees: Trees) -> None:
+        """Send the trees of all rows; the host does not wait."""
         for array, tree in zip(self.arrays.values(), trees):
-            array[rows] = tree
+            array[:] = tree
         self._bytes.copy_(self._host, non_blocking=True)

@@ -8,6 +8,7 @@ from one small tensor; trees, which it grows from the drafter's lattice, it writ
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,11 +24,12 @@ from specdec_plugins.decoding.acceptance.verification import (
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts.growth import HostLattice, grow_all
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.resident.state import Kind, Outcome, Shape, State, TreeInput
+from specdec_plugins.decoding.resident.state import Kind, Outcome, Sentence, Shape, State, TreeInput
 from specdec_plugins.decoding.steps.cache import mask_by_tensors
 from specdec_plugins.decoding.steps.drafter import DrafterStep, block_inputs
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory
 
@@ -36,86 +38,88 @@ from specdec_plugins.models.layers import additive, position_table, source_memor
 class Models:
     """The parts of a step."""
 
-    encoder: StockEncoder
+    encoders: list[StockEncoder]
+    """The verifier's, and the drafter's if it has one."""
     verifier: VerifierStep
     scoring: Scoring
     bans: TokenBans
     drafter: DrafterStep | None = None
-    drafter_encoder: StockEncoder | None = None
-    """None where the drafter reads the verifier's."""
 
 
 class ResidentStep:
-    """A step in parts that can be recorded."""
+    """A step and its recording."""
 
-    def __init__(self, models: Models, kind: Kind, shape: Shape) -> None:
+    def __init__(self, models: Models, engine: CudaGraphsEngine, kind: Kind, shape: Shape) -> None:
         self.kind, self._models = kind, models
         self._verifier, self._drafter, self._bans = models.verifier, models.drafter, models.bans
         decoder = models.verifier.decoder
         weight: Tensor = decoder.embed_tokens.weight
         self._dtype, device = weight.dtype, weight.device
         self.state = State((models.verifier, models.drafter), kind, shape, weight)
-        self._capacity = shape.width - kind.slots
+        width = shape.width or kind.slots
+        self._capacity = width - kind.slots
         self._rows = torch.arange(shape.rows, device=device)[:, None]
         self._index = torch.arange(max(kind.slots, kind.window + kind.block), device=device)
-        self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
-        encoders = (models.encoder, models.drafter_encoder)
-        self._source_tables = {
-            encoder: position_table(
-                encoder.model.embed_positions, shape.source, encoder.model.padding_idx
-            )
-            for encoder in encoders
-            if encoder is not None
-        }
+        self._table = position_table(decoder.embed_positions, width, decoder.padding_idx)
+        stock = [encoder.model for encoder in models.encoders]
+        self._source_tables = [
+            position_table(model.embed_positions, shape.source, model.padding_idx)
+            for model in stock
+        ]
         precision = torch.promote_types(weight.dtype, torch.float32)
         self.tree = TreeInput(shape.rows, kind, self._bans.pad, device) if kind.nodes else None
         candidates = 0 if self._drafter is None else self._drafter.score.candidates
         self.outcome = Outcome(shape.rows, kind, candidates, precision, device)
         self._links = chain_links(kind.block, device) if self.tree is None else self.tree.links
         if self._drafter is not None and kind.block:
-            self._draft_table = self._drafter.decoder.positions(2 * shape.width)
+            self._draft_table = self._drafter.decoder.positions(2 * width)
+        self._positions = np.zeros((3, shape.rows), np.int64)
+        self._positions[2] = kind.block
+        # Before it holds anything, since recording runs it.
+        self.run = engine.record(self._step if shape.width else self._read, device)
 
-    def begin(self, tokens: Tensor, limits: list[int]) -> None:
-        """Begin with the sources ``tokens`` ``(rows, n)``."""
-        self.state.begin(tokens, limits, self._bans.pad, self._bans.eos)
+    def begin(self, sentences: list[Sentence]) -> None:
+        """Begin with some sentences, to be read."""
+        self.state.begin(sentences, self._bans.pad, self._bans.eos)
 
-    def grow(self, lattice: HostLattice, rows: list[int]) -> None:
-        """Make the trees of some rows to verify next."""
+    def take(self, other: ResidentStep, rows: list[int], into: list[int]) -> None:
+        """Go on with ``rows`` of another step as the rows ``into``."""
+        self.state.take(other.state, rows, into)
+        if self.tree is not None:
+            for name in Outcome.LATTICE:
+                self.outcome.arrays[name][into] = other.outcome.arrays[name][rows]
+
+    def grow(self) -> None:
+        """Make the trees of all rows to verify next."""
         assert self.tree is not None
-        some = lattice
-        if rows != list(range(len(lattice[0]))):
-            some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
-        positions, bans = np.zeros((3, len(rows)), np.int64), self._bans
-        positions[2] = self.kind.block
-        self.tree.write(grow_all(some, positions, self.kind.nodes, bans.eos, bans.pad), rows)
+        bans, arrays = self._bans, self.outcome.arrays
+        parts = tuple(np.ascontiguousarray(arrays[name]) for name in Outcome.LATTICE)
+        lattice = cast(HostLattice, parts)
+        trees = grow_all(lattice, self._positions, self.kind.nodes, bans.eos, bans.pad)
+        self.tree.write(trees)
 
-    def encode(self) -> None:
-        """Read the sources."""
-        state, models = self.state, self._models
+    def _read(self) -> None:
+        """Read the sources; for trees, make the first draft."""
+        state = self.state
         visible = state.source != self._bans.pad
         state.memory_mask.copy_(additive(visible[:, None, None], self._dtype))
-        states = self._read(models.encoder, visible)
-        state.memory.copy_(source_memory(self._verifier.layers, states))
+        states = [
+            encoder.masked(state.source, visible, state.memory_mask, table)
+            for encoder, table in zip(self._models.encoders, self._source_tables)
+        ]
+        state.memory.copy_(source_memory(self._verifier.layers, states[0]))
         if self._drafter is not None and state.draft_memory is not None:
-            if models.drafter_encoder is not None:
-                states = self._read(models.drafter_encoder, visible)
-            state.draft_memory.copy_(source_memory(self._drafter.layers, states))
+            state.draft_memory.copy_(source_memory(self._drafter.layers, states[-1]))
+        if self.tree is not None:
+            self.outcome.draft(self._draft().lattice())
 
-    def _read(self, encoder: StockEncoder, visible: Tensor) -> Tensor:
-        state, table = self.state, self._source_tables[encoder]
-        return encoder.masked(state.source, visible, state.memory_mask, table)
-
-    def draft(self) -> None:
-        """Make the first draft of trees."""
-        self.outcome.draft(self._draft().lattice())
-
-    def run(self) -> None:
+    def _step(self) -> None:
         """Run the whole step of chains; for trees, accept one and make the next draft."""
         if not self.kind.block:
             self._verify(self.state.tokens[:, :0], None)
         elif self.tree is not None:
             self._verify(self.tree.tokens, None)
-            self.draft()
+            self.outcome.draft(self._draft().lattice())
         elif self._models.scoring.rule.draws:
             self._verify(*draw_chain(self._draft(), self._models.scoring))
         else:

@@ -94,7 +94,7 @@ class KVCache:
         """
         self._grow(max(map(add, begins, counts)))
         rows = list(range(len(counts))) if rows is None else rows
-        if kernels.is_host(self._store.device):
+        if self._store.device.type == "cpu":
             past, new = kernels.numbers(self._store), kernels.numbers(self._new)
             where, beyond = np.array((rows, begins, counts)), self._store.size(4)
             first = beyond if self._first is None else self._first

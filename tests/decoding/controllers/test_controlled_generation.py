@@ -119,7 +119,6 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any) -> list[Any]:
     assert told.steps == told.verifier_calls == len(steps) == sum(told.acceptance_histogram)
     assert told.sentences == len(hypotheses)
     assert told.committed_tokens == sum(len(h["tokens"]) for h in expected)
-    assert told.accepted_tokens + told.bonus_tokens == told.committed_tokens
     assert told.drafted_tokens == sum(len(step.drafted) for step in steps)
     assert told.verified_tokens == sum(step.verify_length for step in steps)
     assert told.accepted_tokens == sum(step.accepted for step in steps)

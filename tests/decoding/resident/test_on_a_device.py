@@ -103,34 +103,29 @@ def outputs_of(generator: SpeculativeGenerator, batch: Any) -> list[list[int]]:
 
 
 def test_sizes_are_few_and_bounded(pair: Any) -> None:
-    """Lines of any length and batches of any size meet few, which are recorded once; what was
-    used longest ago goes."""
-    parts: list[Replay] = []
+    """Lines of any length and batches of any size meet few, which are recorded once."""
+    states: list[Any] = []
 
-    def noting(part: Replay) -> Replay:
-        parts.append(part)
-        return part
+    def noting(part: Any) -> Replay:
+        states.append(part.__self__.state)
+        return part  # type: ignore[no-any-return]
 
     lines = [[3], [5, 9, 3], [20]]
     plain = make(pair[0], EagerEngine("float64"), "constant", limits={"min_len": 6})
     expected = [outputs_of(plain, make_batch(lengths)) for lengths in lines]
     with emulated():
         generator = make(pair[1], recorded(noting), "constant", limits={"min_len": 6})
-        resident = generator._resident
-        assert resident is not None
         batches = [to_gpu(make_batch(lengths)) for lengths in lines]
         assert [outputs_of(generator, batch) for batch in batches] == expected
-        shapes, first = [shape for _, shape in resident._recorded], len(parts)
+        first = len(states)
         assert [outputs_of(generator, batch) for batch in batches] == expected
-        again = len(parts)
-        resident.KEPT = 1
-        assert outputs_of(generator, batches[0]) == expected[0]
-        assert len(resident._recorded) == 1
-    assert {shape.rows for shape in shapes} == {1, 2, 4}
-    assert {shape.source for shape in shapes} == {8, 16, 32}
-    assert {shape.width for shape in shapes} == {16, 32}
-    # The step, and what reads the source.
-    assert len(shapes) < first == again <= 2 * len(shapes)
+    shapes = {(*state.source.shape, state.history.size(1)) for state in states}
+    assert len(shapes) == first == len(states)
+    rows, sources, widths = map(set, zip(*shapes))
+    assert rows == {1, 2, 4}
+    assert sources == {8, 16, 32}
+    # The narrowest read sources.
+    assert widths == {1 + K, 16, 32}
 
 
 class Tape(TorchDispatchMode):
@@ -160,21 +155,25 @@ def test_every_step_does_the_same_in_the_same_places(kind: Kind, pair: Any) -> N
     resident = generator._resident
     assert resident is not None
     with torch.no_grad():
-        recording = resident.recorded(kind, Shape(2, SMALL.width * 2, SMALL.source))
-        step = recording.step
-        recording.run()  # What is made once is made.
-        recording.begin(make_batch([5, 4])["net_input"]["src_tokens"], [9, 4])
+        step = resident.recorded(kind, Shape(2, SMALL.width * 2, SMALL.source))
+        reader = resident.recorded(kind, Shape(2, 0, SMALL.source))
+        step.run()  # What is made once is made.
+        sources = make_batch([5, 4])["net_input"]["src_tokens"].tolist()
+        reader.begin([(sources[0], 9), (sources[1], 4)])
+        reader.run()
+        reader.outcome.read()
+        step.take(reader, [0, 1], [0, 1])
         places = [x.data_ptr() for x in buffers(step)]
-        tapes, counts = [], set()
+        tapes, lengths = [], set()
         for _ in range(4):
-            committed, lattice = step.outcome.read()
-            counts.add(tuple(committed["committed"][:, 0].tolist()))
-            if lattice is not None:
-                step.grow(lattice, [0, 1])
+            lengths.add(tuple(step.state.lengths.tolist()))
+            if kind.nodes:
+                step.grow()
             with Tape() as tape:
-                recording.run()
+                step.run()
+            step.outcome.read()
             tapes.append(tape.operations)
     assert all(tape == tapes[0] for tape in tapes)
     assert [x.data_ptr() for x in buffers(step)] == places
-    assert not kind.block or len(counts) > 1
+    assert len(lengths) > 1
     assert not any("_local_scalar" in name or "nonzero" in name for name, _ in tapes[0])

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import DRAFTERS, K, drafter, verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import by_call, by_graph, recorded
 from scripted import DICTIONARY, traced
+from strict import check_beam1
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -86,7 +87,8 @@ RANDOM = given(
     name=st.sampled_from(CAUSAL),
     controller=st.sampled_from(sorted(CONTROLLERS.keys() - {"confidence"})),
     rule=st.sampled_from(sorted(RULES)),
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=7),
+    rows=st.sampled_from([None, 1, 2, 3]),
     seed=st.integers(0, 99),
     max_len_b=st.integers(2, 40),
     changes=st.fixed_dictionaries(
@@ -99,8 +101,8 @@ RANDOM = given(
         },
     ),
 )
-"""Pairs, rules, limits and batches, whose rows end one by one, and which grow out of their
-buffers."""
+"""Pairs, rules, limits and batches, whose rows end one by one, make room for others, and grow out
+of their buffers."""
 
 
 def assert_both_loops_put_out_the_same(
@@ -109,6 +111,7 @@ def assert_both_loops_put_out_the_same(
     controller: str,
     rule: str,
     lengths: list[int],
+    rows: int | None,
     seed: int,
     max_len_b: int,
     changes: dict[str, Any],
@@ -117,6 +120,8 @@ def assert_both_loops_put_out_the_same(
     models: Any = name, controller, RULES[rule]
     limits = {"max_len_b": max_len_b, **changes}
     made, plain = make(recorded(record), *models, **limits), make(EAGER, *models, **limits)
+    # A tree of few rows is of so many at once.
+    made.rows = None if controller == "tree of few rows" else rows
     for number, batch in enumerate((lengths, lengths[::-1])):
         assert_same(made, plain, make_batch(batch, seed=seed + number))
 
@@ -132,6 +137,29 @@ def test_the_ordinary_loop_puts_out_the_same(**case: Any) -> None:
 def test_so_does_what_runs_no_python(**case: Any) -> None:
     """It takes two seconds to record: few here, many in the next one."""
     assert_both_loops_put_out_the_same(by_graph, **case)
+
+
+@pytest.mark.usefixtures("exact_softmax")
+@pytest.mark.parametrize("controller", ["none", "constant", "tree"])
+@pytest.mark.parametrize("rows", [2, 8])
+@examples(20)
+@given(lengths=st.lists(st.integers(1, 20), min_size=3, max_size=20), seed=st.integers(0, 99))
+def test_sentences_that_begin_where_others_end_come_out_as_alone(
+    lengths: list[int], seed: int, rows: int, controller: str
+) -> None:
+    """As one by one, as by stock greedy search; no row waits while a sentence does."""
+    made = make(recorded(), "causal, all shared", controller, StrictRule(), max_len_b=30)
+    made.rows, batch, resident = rows, make_batch(lengths, seed=seed), made._resident
+    found = check_beam1(made, batch)
+    assert made.refills
+    assert resident is not None
+    idle = resident.row_steps - made.statistics.steps
+    assert idle <= rows * max(hypothesis["steps"] for hypothesis in found)
+    for row, hypothesis in enumerate(found):
+        alone = {k: x[row : row + 1] for k, x in batch["net_input"].items()}
+        ((expected,),) = made.generate([], {"net_input": alone})
+        assert hypothesis["tokens"].tolist() == expected["tokens"].tolist()
+        assert hypothesis["accepted"] == expected["accepted"]
 
 
 @pytest.mark.parametrize("record", [recorded(), recorded(by_graph)], ids=["called", "replayed"])

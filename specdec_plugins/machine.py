@@ -15,12 +15,9 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-FASTEST = ("avx512_vnni", "avx512f", "avx2", "sve", "asimd")
-ABILITIES = (("amx_tile",), FASTEST, ("avx512_bf16",))
+ABILITIES = (("amx_tile",), ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"), ("avx512_bf16",))
 """Linux's names of instructions that kernels are chosen by; of each group the first counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
-BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
-"""The parts of a processor's name that say nothing of its kind."""
 
 
 def give_back() -> None:
@@ -37,7 +34,7 @@ def processor_name() -> str:
         info = Path("/proc/cpuinfo").read_text("utf-8")
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
     entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.M))
-    brand = " ".join(BRAND.sub(" ", entries.get("model name", platform.machine())).split())
+    brand = " ".join(entries.get("model name", platform.machine()).partition("@")[0].split())
     flags = set((entries.get("flags") or entries.get("Features") or "").split())
     fastest = (next((name for name in group if name in flags), None) for group in ABILITIES)
     abilities = [OURS.get(name, name) for name in fastest if name]
@@ -72,12 +69,11 @@ def choose_threads(seconds: float = 0.2) -> None:
 
 def _busy_seconds() -> float:
     """Return how long the processors that this process may use have computed."""
-    lines = Path("/proc/stat").read_text("utf-8").splitlines()
+    lines = map(str.split, Path("/proc/stat").read_text("utf-8").splitlines())
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    ticks = [line.split()[1:9] for line in lines if line.split()[0] in names]
-    # Of user, nice, system, idle, waiting, interrupts of two kinds, and other guests' time.
-    busy = sum(int(part[index]) for part in ticks for index in (0, 2, 5, 6, 7))
-    return busy / os.sysconf("SC_CLK_TCK")
+    # User, system, interrupts of two kinds, and other guests' time.
+    busy = (int(line[index]) for line in lines if line[0] in names for index in (1, 3, 6, 7, 8))
+    return sum(busy) / os.sysconf("SC_CLK_TCK")
 
 
 def python_path() -> str:

@@ -12,7 +12,7 @@ import torch
 from specdec_plugins import machine
 from specdec_plugins.machine import choose_threads, processor_name, python_path, python_program
 
-EPYC = "AMD EPYC 7763 64-Core Processor"
+EPYC = "AMD EPYC 7763"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
 
 
@@ -24,7 +24,7 @@ XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
             XEON,
             "avx2 avx512f avx512_bf16 avx512_vnni amx_tile amx_bf16",
             "107520K",
-            "Intel Xeon Platinum 8480 (amx, avx512_vnni, avx512_bf16, L3 105 MiB)",
+            "Intel(R) Xeon(R) Platinum 8480 CPU (amx, avx512_vnni, avx512_bf16, L3 105 MiB)",
         ),
     ],
 )

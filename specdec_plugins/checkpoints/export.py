@@ -69,9 +69,8 @@ def export_checkpoint(
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
-        raise CheckpointError(
-            f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
-        )
+        remedy = "scripts/calibrate_head.py exports an acceptance head"
+        raise CheckpointError(f"{source}: does not translate; {remedy}")
     task, dictionaries = state["cfg"]["task"], training.dictionaries
     for side, language in zip(SIDES, training.languages, strict=True):
         if language:
@@ -105,10 +104,8 @@ def load_dictionary(folder: str, language: str | None) -> Dictionary:
     try:
         return Dictionary.load(path)
     except Exception as error:  # fairseq raises several kinds
-        raise CheckpointError(
-            f"{path}: cannot be read as a dictionary ({one_line(error)}); name its folder, and the "
-            "languages"
-        ) from error
+        fault = f"cannot be read as a dictionary ({one_line(error)})"
+        raise CheckpointError(f"{path}: {fault}; name its folder, and the languages") from error
 
 
 def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
@@ -124,10 +121,8 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
     total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
-        raise CheckpointError(
-            f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary; give "
-            "text that is segmented as the drafter's training text was"
-        )
+        fault = f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary"
+        raise CheckpointError(f"{fault}; give text segmented as the drafter's training text was")
     if not 2 <= count <= len(seen):
         fault = f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens"
         raise CheckpointError(f"{fault} that {path} has")
@@ -156,6 +151,8 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
         else:
             task = {**state["multilingual"].task_options(), **task, "_name": multilingual.TASK}
         model = {**task, **model, "task": task["_name"]}
+    optimizer = {"criterion_name": "", "optimizer_name": "", "optimizer_state": None}
+    last = {"num_updates": state["num_updates"], "lr_scheduler_state": {}, **optimizer}
     # fairseq keeps the settings of architectures without a dataclass as a namespace.
     saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
@@ -163,15 +160,7 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
         "cfg": {**_settings(FairseqConfig), "model": saved, "task": task},
         "args": None,
         "model": weights,
-        "optimizer_history": [
-            {
-                "num_updates": state["num_updates"],
-                "criterion_name": "",
-                "optimizer_name": "",
-                "optimizer_state": None,
-                "lr_scheduler_state": {},
-            }
-        ],
+        "optimizer_history": [last],
         "extra_state": {},
         "task_state": state["task_state"],
     }

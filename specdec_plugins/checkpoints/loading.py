@@ -159,9 +159,8 @@ def _load_weights(
             model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
         fault = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
-        ) from error
+        fault = f"the weights do not fit the model: {fault}"
+        raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
 def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:
@@ -169,9 +168,8 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
     try:
         return task.build_model(Namespace(**vars(cfg)), from_checkpoint=True)
     except Exception as error:  # fairseq raises many kinds
-        raise CheckpointError(
-            f"{name}: its {cfg.arch} model cannot be built: {one_line(error)}; {OTHER_DICTIONARIES}"
-        ) from error
+        fault = f"its {cfg.arch} model cannot be built: {one_line(error)}"
+        raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
@@ -199,10 +197,8 @@ def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None
         return
     for side, current in fingerprints(task).items():
         if saved.get(side) != current:
-            raise CheckpointError(
-                f"{name}: was trained with another {side} dictionary (other words, or another "
-                "order of them); give the data directory that it was trained with"
-            )
+            fault = f"was trained with another {side} dictionary (other words, or their order)"
+            raise CheckpointError(f"{name}: {fault}; give the data directory of its training")
 
 
 def save_state(state: Mapping[str, object], path: Location) -> int:

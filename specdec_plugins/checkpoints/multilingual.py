@@ -184,10 +184,8 @@ class Multilingual(msgspec.Struct, frozen=True):
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens."""
     if getattr(task, "multilingual", None) not in (None, multilingual):
-        raise CheckpointError(
-            f"{name}: has other languages, or their tokens elsewhere, than the other checkpoint; "
-            "give a drafter and the verifier that it was trained for"
-        )
+        fault = "has other languages, or their tokens elsewhere, than the other checkpoint"
+        raise CheckpointError(f"{name}: {fault}; give a drafter and the verifier of its training")
     dictionaries = task.source_dictionary, task.target_dictionary
     for dictionary in dictionaries:
         multilingual.augment(dictionary)

@@ -69,10 +69,9 @@ def load_drafter(path: Location, task: FairseqTask) -> Drafter:
 def _load(path: Location, task: FairseqTask, kind: type[Model], role: str) -> Model:
     model = load_model(path, task)
     if not isinstance(model, kind):
-        raise CheckpointError(
-            f"{path}: is no {role} (its architecture is {type(model).__name__}); give the drafter "
-            "with --path and the verifier with --AR-path"
-        )
+        fault = f"is no {role} (its architecture is {type(model).__name__})"
+        remedy = "give the drafter with --path and the verifier with --AR-path"
+        raise CheckpointError(f"{path}: {fault}; {remedy}")
     return model.requires_grad_(False)
 
 
@@ -80,10 +79,8 @@ def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter."""
     size, other = drafter.decoder.entries, len(verifier.decoder.dictionary)
     if size != other:
-        raise CheckpointError(
-            f"the drafter's target dictionary has {size} entries, the verifier's {other}; "
-            "the two must be trained with the same dictionaries"
-        )
+        fault = f"the drafter's target dictionary has {size} entries, the verifier's {other}"
+        raise CheckpointError(f"{fault}; train both with the same dictionaries")
     try:
         drafter.attach_verifier(verifier)
     except ValueError as error:
@@ -120,9 +117,8 @@ def init_encoder_from(
     model = state["cfg"]["model"]
     others = [n for n, value in settings.items() if str(getattr(model, n, value)) != str(value)]
     if faults := [*(f"encoder.{name}" for name in sorted([*shapes, *missing])), *others]:
-        raise CheckpointError(
-            f"{path}: architecture or dictionary mismatch: the drafter has another {faults[0]}"
-        )
+        fault = f"the drafter has another {faults[0]}"
+        raise CheckpointError(f"{path}: architecture or dictionary mismatch: {fault}")
     with torch.no_grad():
         for name in shared:
             learned[name].copy_(saved[name])

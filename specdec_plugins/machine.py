@@ -48,11 +48,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def choose_threads(seconds: float = 0.2) -> None:
+def choose_threads() -> None:
     """Have torch use no more threads than there are free cores, unless OMP_NUM_THREADS is set.
 
-    A thread whose core is busy makes a step take many times as long. The cores are watched for
-    ``seconds``; processes that yield to others (``nice``) do not count.
+    A thread whose core is busy makes a step take many times as long.
     """
     import torch  # heavy, and not for processes that only measure
 
@@ -60,15 +59,15 @@ def choose_threads(seconds: float = 0.2) -> None:
         return
     with suppress(OSError, AttributeError, ValueError, IndexError):  # another system
         before = _busy_seconds()
-        time.sleep(seconds)
-        free = max(1, cores() - round((_busy_seconds() - before) / seconds))
+        time.sleep(0.2)
+        free = max(1, cores() - round((_busy_seconds() - before) / 0.2))
         if free < torch.get_num_threads():
             torch.set_num_threads(free)
             logger.warning("others compute here; threads: %d (see OMP_NUM_THREADS)", free)
 
 
 def _busy_seconds() -> float:
-    """Return how long the processors that this process may use have computed."""
+    """Return how long the processors have computed that this process may use, but for ``nice``."""
     lines = map(str.split, Path("/proc/stat").read_text("utf-8").splitlines())
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     # User, system, interrupts of two kinds, and other guests' time.

@@ -29,8 +29,8 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 139,
-    "checkpoints": 1440,
+    "root": 134,
+    "checkpoints": 1420,
     "cli": 930,
     "criterions": 457,
     "data": 135,

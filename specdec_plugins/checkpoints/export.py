@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from fairseq.data import Dictionary
@@ -30,10 +30,10 @@ from specdec_plugins.checkpoints.loading import (
     save_state,
 )
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
-Settings = dict[str, Any]
 DraftFrom = tuple[int, str] | Literal["all"]
 """A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
 
@@ -152,7 +152,7 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
             task = {**state["multilingual"].task_options(), **task, "_name": multilingual.TASK}
         model = {**task, **model, "task": task["_name"]}
     optimizer = {"criterion_name": "", "optimizer_name": "", "optimizer_state": None}
-    last = {"num_updates": state["num_updates"], "lr_scheduler_state": {}, **optimizer}
+    last: JsonObject = {"num_updates": state["num_updates"], "lr_scheduler_state": {}, **optimizer}
     # fairseq keeps the settings of architectures without a dataclass as a namespace.
     saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
@@ -166,7 +166,7 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
     }
 
 
-def _settings(config: type) -> Settings:
+def _settings(config: type) -> JsonObject:
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
 

@@ -181,9 +181,7 @@ def dictionary_fingerprint(dictionary: Dictionary) -> str:
 def fingerprints(task: FairseqTask) -> dict[str, str]:
     """Return the fingerprints of a task's dictionaries, by side."""
     both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
-    return {
-        side: dictionary_fingerprint(words) for side, words in both.items() if words is not None
-    }
+    return {side: dictionary_fingerprint(x) for side, x in both.items() if x is not None}
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:

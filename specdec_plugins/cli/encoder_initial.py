@@ -1,7 +1,7 @@
-"""Keep a verifier's encoder, so that `fairseq-train --arch block` starts from it.
+r"""Keep a verifier's encoder, so that `fairseq-train --arch block` starts from it.
 
     scripts/encoder_initial.py verifier.pt initial_checkpoint.pt
-    fairseq-train ... --arch block --restore-file initial_checkpoint.pt \\
+    fairseq-train ... --arch block --restore-file initial_checkpoint.pt \
         --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader
 
 The drafter's decoder keeps the random weights that it was built with. Resume an interrupted

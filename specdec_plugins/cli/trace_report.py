@@ -3,9 +3,8 @@
     scripts/inference.py ... --trace run.jsonl
     specdec-trace-report run.jsonl run.html
 
-The page is one file that fetches nothing and runs no script: every step of the sentences with its
-accepted, rejected and bonus tokens, the histogram of acceptance length, the acceptance rate by
-slot, and the totals.
+The page is one file that fetches nothing and runs no script. It has every step, the histogram of
+acceptance length, the acceptance rate by slot, and the totals.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class DrafterAlone:
         limits: GenerationLimits | None = None,
         engines: Engines | None = None,
     ) -> None:
-        """``verifier``: None for a drafter that reads neither its encoder nor its states."""
+        """Without ``verifier`` a drafter reads neither its encoder nor its states."""
         if verifier is not None:
             drafter.attach_verifier(verifier)
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()

@@ -12,11 +12,4 @@ from specdec_plugins.inference.settings import Settings  # noqa: E402
 from specdec_plugins.inference.translator import Translation, Translator  # noqa: E402
 from specdec_plugins.inference.tuned_modes import as_tuned  # noqa: E402
 
-__all__ = [
-    "InferenceError",
-    "Settings",
-    "Translation",
-    "Translator",
-    "as_tuned",
-    "load_translator",
-]
+__all__ = ["InferenceError", "Settings", "Translation", "Translator", "as_tuned", "load_translator"]

@@ -123,9 +123,7 @@ def _with_text_controller(settings: Settings) -> Settings:
             logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
         if missing or (is_auto and (large or precision == settings.precision)):
             return replace(settings, controller=NoDrafts())
-    if not is_auto:
-        return settings
-    return replace(settings, controller=Constant())
+    return replace(settings, controller=Constant()) if is_auto else settings
 
 
 def _copy_engine(settings: Settings) -> tuple[str, str]:

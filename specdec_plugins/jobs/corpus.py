@@ -108,6 +108,7 @@ def read_corpus(
 
 
 def count_lines(shards: Sequence[Shard]) -> int:
+    """Return the lines of some shards."""
     return sum(shard.lines for shard in shards)
 
 

@@ -239,10 +239,10 @@ class Auto(Tree):
 @register
 @dataclass(kw_only=True)
 class Oracle(Controller):
-    """Verifies exactly the slots that will be accepted. **Not a real decoder.**
+    """Verifies exactly the slots that will be accepted.
 
-    It decodes each batch with whole blocks first. Where nothing would be accepted it drafts
-    nothing, else the whole block, since a drafter's tokens depend on the number of slots.
+    **Not a real decoder.** It decodes each batch with whole blocks first. Where nothing would be
+    accepted it drafts nothing, else the whole block: tokens depend on the number of slots.
     """
 
     name = "oracle"

@@ -59,7 +59,9 @@ def draft_by_training_forward(
     while True:
         filled = torch.tensor([tokens + [5] * drafter.block_size])
         cut = torch.tensor([[len(tokens)]])
-        logits = slot_logits(drafter(source[None], lengths, filled, cut))[0, 0, :k]
+        net_input = {"src_tokens": source[None], "src_lengths": lengths}
+        sample = {"net_input": net_input, "target": filled, "cuts": cut}
+        logits = slot_logits(drafter(sample))[0, 0, :k]
         lprobs = logits.log_softmax(-1)
         for slot in range(k):
             row = lprobs[slot].clone()

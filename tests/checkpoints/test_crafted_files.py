@@ -21,7 +21,7 @@ from experiments import make_run
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
 from test_head_file import DRAFTER, RULE
-from test_loading import make_model_args, make_state, make_task
+from test_loading import Payload, make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding.acceptance import Scoring
@@ -109,16 +109,6 @@ class TestHeads:
             assert self.load(path) is not None
 
 
-class Payload:
-    """Pickled, it asks whoever reads it to leave a file behind."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.trace}",)
-
-
 def crafted_checkpoints(trace: Path) -> dict[str, dict[str, Any]]:
     """Changes to a good checkpoint that make it harmful, or useless, by kind."""
     code = f"[__import__('pathlib').Path({str(trace)!r}).touch() or 5, 6]"
@@ -136,7 +126,7 @@ def crafted_checkpoints(trace: Path) -> dict[str, dict[str, Any]]:
         "fconv": configured(_name="fconv", arch="fconv", encoder_layers=code),
         "lightconv": configured(_name="lightconv", arch="lightconv", decoder_glu=code),
         "args": {"cfg": None, "args": Namespace(**vars(args), adaptive_softmax_cutoff=code)},
-        "pickle": {"extra_state": {"x": Payload(trace)}},
+        "pickle": {"extra_state": {"x": Payload(os.system, f"touch {trace}")}},
         "task": {"cfg": {"model": args, "task": {**task, "_name": "language_modeling"}}},
         "layers": configured(encoder_layers=10**9),
         "list": {"model": [1, 2]},

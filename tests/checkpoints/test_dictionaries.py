@@ -12,27 +12,17 @@ from fairseq.data import Dictionary
 from test_loading import make_state, make_task
 
 from specdec_plugins.checkpoints import archive
-from specdec_plugins.checkpoints.loading import (
-    KEY,
-    dictionary_fingerprint,
-    fingerprints,
-    load_model,
-)
+from specdec_plugins.checkpoints.loading import KEY, fingerprints, load_model
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
-def make_dictionary(words: list[str], count: int = 1) -> Dictionary:
+def make_own_task(words: list[str], count: int = 1) -> TranslationSpecdecTask:
     dictionary = Dictionary()
     for word in words:
         dictionary.add_symbol(word, count)
-    return dictionary
-
-
-def make_own_task(words: list[str]) -> TranslationSpecdecTask:
     cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de")
-    dictionary = make_dictionary(words)
     return TranslationSpecdecTask(cfg, dictionary, dictionary)
 
 
@@ -48,14 +38,14 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_fingerprints_tell_words_and_order_apart_but_not_counts() -> None:
-    first = dictionary_fingerprint(make_dictionary(["a", "b"]))
-    assert first == dictionary_fingerprint(make_dictionary(["a", "b"], count=7))
-    others = (["b", "a"], ["a", "c"], ["a"], ["ab"], ["a", "b", "c"])
-    assert len({first, *(dictionary_fingerprint(make_dictionary(o)) for o in others)}) == 6
+    texts = (["a", "b"], ["b", "a"], ["a", "c"], ["a"], ["ab"], ["a", "b", "c"])
+    prints = [str(fingerprints(make_own_task(text))) for text in texts]
+    assert prints[0] == str(fingerprints(make_own_task(texts[0], count=7)))
+    assert len({*prints}) == 6
 
 
 def test_refused_where_fairseq_loads_it(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match="a checkpoint of --path: was trained with another"):
+    with pytest.raises(CheckpointError):
         checkpoint_utils.load_model_ensemble_and_task([str(saved)], task=make_own_task(WORDS[::-1]))
     task = make_own_task(WORDS)
     checkpoint_utils.load_model_ensemble_and_task([str(saved)], task=task)
@@ -68,6 +58,5 @@ def test_an_old_file_is_warned_of_once(saved: Path, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             load_model(saved, make_own_task(WORDS))
-    messages = [record.message for record in caplog.records]
-    assert len(messages) == 1
-    assert messages[0].startswith(f"{saved}: does not say which dictionaries")
+    (record,) = caplog.records
+    assert str(saved) in record.message

@@ -49,40 +49,36 @@ def test_encoder_output_is_the_verifiers_bit_for_bit(name: str, tmp_path: Path) 
         assert torch.equal(begun, untouched)
 
 
-MISMATCHES: list[tuple[dict[str, Any], str]] = [
-    ({"encoder_embed_dim": 32}, "encoder.embed_tokens.weight"),
-    ({"encoder_layers": 1}, "encoder.layers.1."),
-    ({"encoder_layers": 3}, "encoder.layers.2."),
-    ({"encoder_attention_heads": 4}, "encoder_attention_heads"),
-    ({"activation_fn": "gelu"}, "activation_fn"),
-    ({"layernorm_embedding": True}, "encoder.layernorm_embedding."),
-]
-
-
-@pytest.mark.parametrize(("overrides", "message"), MISMATCHES)
-def test_a_mismatch_is_named(overrides: dict[str, Any], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"encoder_embed_dim": 32}, "encoder.embed_tokens.weight"),
+        ({"encoder_layers": 1}, "encoder.layers.1."),
+        ({"encoder_layers": 3}, "encoder.layers.2."),
+        ({"encoder_attention_heads": 4}, "encoder_attention_heads"),
+        ({"activation_fn": "gelu"}, "activation_fn"),
+        ({"layernorm_embedding": True}, "encoder.layernorm_embedding."),
+    ],
+)
+def test_a_mismatch_is_named(overrides: dict[str, Any], named: str, tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
-    with pytest.raises(CheckpointError, match=f"the drafter has another {message}") as caught:
+    with pytest.raises(CheckpointError, match=named):
         make_causal(init_encoder_from=str(path), **overrides)
-    assert str(path) in str(caught.value)
 
 
-def test_another_dictionary_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [make_causal, make_block])
+def test_another_dictionary_is_refused(make: Any, tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
     larger, reordered = make_task(make_dictionary(25)), make_task()
     reordered.source_dictionary = make_dictionary()
     reordered.source_dictionary.symbols.reverse()
-    named = "was trained with another source dictionary"
-    sizes = r"mismatch: the drafter has another encoder\.embed_tokens\.weight"
-    for make in (make_causal, make_block):
-        for task in (larger, reordered):
-            with pytest.raises(CheckpointError, match=named):
-                make(task, init_encoder_from=str(path))
+    for task in (larger, reordered):
+        with pytest.raises(CheckpointError, match="dictionary"):
+            make(task, init_encoder_from=str(path))
     state = torch.load(path, weights_only=False)
     torch.save({**state, "task_state": {}}, path)  # another program's, which does not say
-    for make in (make_causal, make_block):
-        with pytest.raises(CheckpointError, match=sizes):
-            make(larger, init_encoder_from=str(path))
+    with pytest.raises(CheckpointError, match="embed_tokens"):
+        make(larger, init_encoder_from=str(path))
 
 
 def test_the_published_drafter_takes_what_there_is(tmp_path: Path) -> None:

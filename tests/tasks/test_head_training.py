@@ -31,9 +31,8 @@ def test_training_resumes_for_the_same_rule_alone(trained: Trained, tmp_path: Pa
     logs = run_train(trained.data, save, f"{trained.head_flags} {trained.rule} --max-epoch 7")
     assert len(logs.of("train")) == 1
     before = (save / "checkpoint_last.pt").read_bytes()
-    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+    with pytest.raises(Exception, match="Cannot load model parameters"):
         run_train(trained.data, save, f"{trained.head_flags} --max-epoch 9")
-    assert "this acceptance head was trained with" in str(caught.value.__context__)
     assert (save / "checkpoint_last.pt").read_bytes() == before
 
 
@@ -55,13 +54,7 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
         load_head(output, drafter, Scoring(rule).values, 4)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--drafter=", "--drafter"),
-        ("--eval-bleu", "--eval-bleu: an acceptance head translates nothing"),
-    ],
-)
-def test_bad_training_flags(trained: Trained, tmp_path: Path, flags: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_train(trained.data, tmp_path, f"{trained.head_flags} {flags}")
+@pytest.mark.parametrize("flag", ["--drafter=", "--eval-bleu"])
+def test_bad_training_flags(trained: Trained, tmp_path: Path, flag: str) -> None:
+    with pytest.raises(ValueError, match=flag.rstrip("=")):
+        run_train(trained.data, tmp_path, f"{trained.head_flags} {flag}")

@@ -54,23 +54,10 @@ class World:
         languages = {"source_lang": "en", "target_lang": "de"}
         return load_translator(Settings(str(self.folder), **languages, **given))
 
-    def task(self) -> TranslationSpecdecTask:
-        config = TranslationSpecdecConfig(
-            data=str(self.folder),
-            source_lang="en",
-            target_lang="de",
-            AR_path=str(self.verifier),
-            block_size=4,
-        )
-        config.dataset_impl, config.train_subset = "raw", "train"
-        config.required_seq_len_multiple = 1
-        return TranslationSpecdecTask.setup_task(config)
 
-
-KINDS = [name for name in STAND_INS if name.startswith("multilingual")]
-
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=[name for name in STAND_INS if name.startswith("multilingual")]
+)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(request.param, tmp_path_factory.mktemp("multilingual"))
 
@@ -86,7 +73,17 @@ def test_validation_decodes_as_inference_does(world: World) -> None:
 
 
 def test_training_begins_where_decoding_does(world: World) -> None:
-    task = world.task()
+    config = TranslationSpecdecConfig(
+        data=str(world.folder),
+        source_lang="en",
+        target_lang="de",
+        AR_path=str(world.verifier),
+        block_size=4,
+        dataset_impl="raw",
+        train_subset="train",
+        required_seq_len_multiple=1,
+    )
+    task = TranslationSpecdecTask.setup_task(config)
     drafter = task.build_model(load_state(world.drafter)["cfg"]["model"]).float()
     tokens = task.language_tokens
     assert tokens.target == task.target_dictionary.index("__de__" if tokens.forced else "[de]")
@@ -113,16 +110,15 @@ def test_a_head(world: World, tmp_path: Path) -> None:
     dataset = head.task.dataset("valid")
     drafter, target = head.labeller.drafter.model, head.task.target_dictionary
 
-    def decoded(rows: list[int]) -> tuple[Any, Any, list[torch.Tensor]]:
+    def decoded(rows: Any) -> tuple[Any, Any, list[torch.Tensor]]:
         generator = build_generator(head.task.verifier, drafter, target)
         sample = dataset.collater([dataset[row] for row in rows])
         outputs = head.task.inference_step(generator, [], sample)
         return generator, sample, [h[0]["tokens"] for h in outputs]
 
-    # An end that the maximum length brings is none of the verifier's own.
-    _, sample, outputs = decoded(list(range(len(dataset))))
+    # Leave out ends that the maximum length brings: they are not the verifier's own.
+    _, sample, outputs = decoded(range(len(dataset)))
     rows = [row for row, tokens in zip(sample["id"].tolist(), outputs) if len(tokens) < 60]
-    assert rows
     generator, sample, outputs = decoded(rows)
     sample["target"] = torch.nn.utils.rnn.pad_sequence(
         outputs, batch_first=True, padding_value=target.pad()

@@ -10,11 +10,10 @@ import pytest
 import torch
 from conftest import make_dictionary, make_verifier
 from drafters import make_block, make_causal
-from dummy_data import SIZES, Logs, run_train
+from dummy_data import SIZES, run_train
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
-from trained import DRAFTER, Trained, made_once
+from trained import DRAFTER, Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter
@@ -23,10 +22,7 @@ from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-from specdec_plugins.tasks.translation_specdec import (
-    TranslationLevModifiedTask,
-    TranslationSpecdecTask,
-)
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 PUBLISHED_FLAGS = (
     "--task translation_lev_modified --arch block --noise block_mask --block-size 4 --total-up 8 "
@@ -37,6 +33,7 @@ CAUSAL_FLAGS = (
     f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES}"
 )
 LENT_FLAGS = f"{DRAFTER} --AR-path VERIFIER"
+"""VERIFIER stands for the path of the verifier."""
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +44,6 @@ def data(trained: Trained) -> Path:
 @pytest.fixture(scope="module")
 def verifier(trained: Trained) -> Path:
     return trained.verifier
-
-
-@pytest.fixture(scope="module")
-def published(data: Path, session_folder: Path) -> tuple[Path, Logs]:
-    """A drafter of the published kind, and what its training logged."""
-
-    def train(folder: Path) -> None:
-        run_train(data, folder, f"{PUBLISHED_FLAGS} --max-epoch 2").save(folder)
-
-    folder = made_once(session_folder / "published", train)
-    return folder, Logs.load(folder)
 
 
 def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
@@ -73,21 +59,10 @@ def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
     return TranslationSpecdecTask.setup_task(TranslationSpecdecConfig(**{**settings, **cfg}))
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return load_state(path)["model"]
-
-
-def assert_equal_weights(one: Path, other: Path) -> None:
-    first, second = without_copies(weights(one)), without_copies(weights(other))
-    assert first.keys() == second.keys()
-    for key, tensor in first.items():
-        assert torch.equal(tensor, second[key]), key
-
-
 class TestTraining:
-    def test_published_flags(self, data: Path, published: tuple[Path, Logs]) -> None:
-        save_dir, logs = published
-        drafter = load_drafter(save_dir / "checkpoint_best.pt", make_task(data))
+    def test_published_flags(self, data: Path, tmp_path: Path) -> None:
+        logs = run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --max-epoch 2")
+        drafter = load_drafter(tmp_path / "checkpoint_best.pt", make_task(data))
         assert type(drafter).__name__ == "BlockDrafter"
         assert drafter.block_size == 4
         updates = logs.of("train_inner")
@@ -141,8 +116,12 @@ class TestTraining:
         run_train(data, tmp_path / "halves", f"{flags} --max-update 2")
         logs = run_train(data, tmp_path / "halves", f"{flags} --max-update 4")
         assert [log["num_updates"] for log in logs.of("train_inner")] == [3, 4]
-        last = "checkpoint_last.pt"
-        assert_equal_weights(tmp_path / "whole" / last, tmp_path / "halves" / last)
+        first, second = (
+            without_copies(load_state(tmp_path / name / "checkpoint_last.pt")["model"])
+            for name in ("whole", "halves")
+        )
+        assert first.keys() == second.keys()
+        assert [key for key, tensor in first.items() if not torch.equal(tensor, second[key])] == []
 
     def test_the_seed_governs_noise_and_glancing(self, data: Path, tmp_path: Path) -> None:
         losses = []
@@ -184,27 +163,20 @@ class TestTraining:
         path = tmp_path / "drafter" / "checkpoint_last.pt"
         # The file it started from is gone; the drafter is loaded all the same.
         drafter = load_drafter(path, make_task(data))
-        theirs = weights(verifier)
+        theirs = load_state(verifier)["model"]
         parameters = dict(drafter.encoder.named_parameters())
         for name, parameter in without_copies(parameters).items():
             assert torch.equal(parameter, theirs[f"encoder.{name}"]), name
 
 
-class Optimizer:
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-
-def make_pieces(data: Path, **cfg: Any) -> tuple[Any, Any, Any]:
-    task = make_task(data, **cfg)
-    task.load_dataset("valid")
-    pieces = Namespace(
+def make_drafter(task: Any) -> Any:
+    names = Namespace(
         source_dictionary=task.source_dictionary,
         target_dictionary=task.target_dictionary,
         cfg=Namespace(block_size=4),
         verifier=None,
     )
-    return task, make_causal(pieces).float(), GlatLoss(task, 0.1, False, 0.0)
+    return make_causal(names).float()
 
 
 def batches(task: Any, max_tokens: int) -> list[Any]:
@@ -236,7 +208,8 @@ def validate(task: Any, model: Any, data: Path, max_tokens: int) -> dict[str, fl
 class TestValidation:
     @pytest.mark.parametrize("blocks", [1, 3])
     def test_it_is_the_same_every_time_and_however_batched(self, blocks: int, data: Path) -> None:
-        task, model, _ = make_pieces(data, blocks_per_sentence=blocks)
+        task = make_task(data, blocks_per_sentence=blocks)
+        model = make_drafter(task)
         first = validate(task, model, data, 10_000)
         torch.manual_seed(99)
         assert validate(task, model, data, 10_000) == first
@@ -257,8 +230,7 @@ class TestValidation:
         assert generator.statistics.acceptance_length == first["acceptance_length"]
 
     def test_relaxed_acceptance_is_measured_as_such(self, data: Path, verifier: Path) -> None:
-        _, model, _ = make_pieces(data)
-        found = []
+        model, found = make_drafter(make_task(data)), []
         for beta in (1, 24):
             task = make_task(data, AR_path=str(verifier), beta=beta, tau=50.0)
             model.attach_verifier(task.verifier)
@@ -280,7 +252,7 @@ class TestValidation:
         model = task.build_model(saved)
         task.load_dataset("valid")
         (sample,) = batches(task, 10_000)
-        seen = []
+        seen: list[Any] = []
         inference_step = task.inference_step
 
         def tokens(rows: Any) -> list[list[int]]:
@@ -296,7 +268,8 @@ class TestValidation:
             task.valid_step(sample, model.eval(), criterion)
             expected = task.build_generator([model], Namespace()).generate([], sample)
             assert tokens(seen[-1]) == tokens(expected)
-            task.train_step(sample, model, criterion, Optimizer(), 0)
+            optimizer = Namespace(backward=torch.Tensor.backward)
+            task.train_step(sample, model, criterion, optimizer, 0)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.normal_(std=0.5)
@@ -318,12 +291,10 @@ class TestOptions:
         task = make_task(data, start_p=0.8, minus_p=0.8, total_up=10)
         assert [task.glancing_ratio(u) for u in (0, 5, 10)] == pytest.approx([0.8, 0.4, 0.0])
 
-    def test_the_published_name_is_the_same_task(self, data: Path) -> None:
-        assert issubclass(TranslationLevModifiedTask, TranslationSpecdecTask)
+    def test_the_published_defaults(self, data: Path) -> None:
         cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", data=str(data))
         assert (cfg.noise, cfg.start_p, cfg.minus_p, cfg.total_up) == ("block_mask", 0.5, 0.2, 3e5)
         assert (cfg.block_size, cfg.beta, cfg.tau) == (None, 1, 0.0)
-        assert isinstance(TranslationLevModifiedTask.setup_task(cfg), TranslationTask)
 
 
 def bare(**cfg: Any) -> TranslationSpecdecTask:
@@ -399,17 +370,16 @@ class TestRoles:
         stock = task.build_generator([verifier], Namespace(beam=3))
         assert (type(stock), stock.beam_size) == (SequenceGenerator, 3)
         for models in ([drafter], [drafter, drafter, verifier], [drafter, verifier, verifier]):
-            with pytest.raises(ValueError, match="one drafter and one verifier, not"):
+            with pytest.raises(ValueError, match="one drafter and one verifier"):
                 task.build_generator(models, Namespace())
-        with pytest.raises(ValueError, match="is not in fairseq's search"):
+        with pytest.raises(ValueError, match="repetition"):
             task.build_generator([verifier], Namespace(repetition_penalty=1.5))
 
 
 @pytest.mark.parametrize("flag", ["--fp16", "--amp"])
 def test_training_for_a_gpu_is_refused_on_a_cpu(data: Path, tmp_path: Path, flag: str) -> None:
     """fairseq's trainer would fail, or say nothing and train in float32."""
-    message = f"^fairseq-train: {flag}: needs a GPU; .* --no-{flag[2:]}; .* --autocast"
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(SystemExit, match=flag):
         run_train(data, tmp_path, f"{CAUSAL_FLAGS} {flag}")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from fairseq_cli.interactive import buffered_read
 from odd_lines import CONTROLS, SPACES
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.inference.text import Segmenters, TextCodec
 
@@ -65,6 +68,15 @@ def test_codec_decodes_in_the_reverse_order() -> None:
     assert codec(bpe=bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
     nothing: Any = SimpleNamespace(encode=lambda _: " ")
     assert codec(nothing).encode(Line(1, "x")) is None
+
+
+def test_input_that_breaks_off() -> None:
+    broken = MagicMock(io.BytesIO)
+    broken.readline.side_effect = [b"one\n", b"two\n", OSError(5)]
+    lines = InputLines(broken)
+    assert [line.text for line in lines] == ["one", "two"]
+    with pytest.raises(InferenceError):
+        lines.check()
 
 
 @pytest.fixture

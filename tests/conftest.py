@@ -7,7 +7,7 @@ import os
 import zlib
 from argparse import Namespace
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,36 +27,27 @@ from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 register()
 # To compile a model takes longer than most tests: ONNX Runtime runs where a test asks for it.
 choice.is_installed = lambda engine: not choice.ENGINES[engine].libraries
-_parse = OverridesParser.parse_rule
-
-
-@cache
-def _parsed(text: str, rule: str) -> Any:
-    return _parse(OverridesParser.create(), text, rule)
-
-
+_parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))
 # All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
 # most of them are always the same.
 OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))
 pytest.register_assert_rewrite("inference_runs")
 
 # A busy machine makes an example slow, not wrong.
-hypothesis.settings.register_profile("thorough", deadline=None)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("slow", deadline=None, max_examples=200)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Half as many examples where slow tests are left out; others are drawn in every run."""
-    hypothesis.settings.load_profile(
-        "quick" if "not slow" in config.option.markexpr else "thorough"
-    )
+    """Draw few examples where slow tests are left out; others in every run."""
+    hypothesis.settings.load_profile("suite" if "not slow" in config.option.markexpr else "slow")
 
 
 def examples(count: int) -> hypothesis.settings:
-    """Set the examples of a test where slow ones are run."""
-    usual = hypothesis.settings.default
-    assert usual is not None
-    return hypothesis.settings(max_examples=max(10, count * usual.max_examples // 100))
+    """Scale a test's examples: ``count`` where the profile has 100, and 10 at the least."""
+    profile = hypothesis.settings.default
+    assert profile is not None
+    return hypothesis.settings(max_examples=max(10, count * profile.max_examples // 100))
 
 
 def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
@@ -67,9 +58,9 @@ def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
     """
     names = sorted(axes, key=lambda name: len([*axes[name]]))
     cells = []
-    for (place, first), *others in product(*(enumerate(axes[name]) for name in names)):
-        quick = (sum(other for other, _ in others) - place) % len([*axes[names[0]]]) == 0
-        values = first, *(value for _, value in others)
+    for cell in product(*(enumerate(axes[name]) for name in names)):
+        (place, *others), values = zip(*cell)
+        quick = (sum(others) - place) % len([*axes[names[0]]]) == 0
         cells.append(pytest.param(*values, marks=[] if quick else [pytest.mark.slow]))
     return pytest.mark.parametrize(names, cells)
 
@@ -185,12 +176,9 @@ def exact_softmax() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
+def _one_thread() -> None:
     """Tiny matrices: threads only wait for each other."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def counts_of(accepted: Any) -> list[list[int]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_block, make_causal, save_checkpoint
+from conftest import make_task, make_verifier, vary_output
+from drafters import make_block, make_causal, save_checkpoint, save_pair
 
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -24,18 +24,13 @@ RunScript = Callable[..., int]
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with dictionaries, BPE codes, a verifier and drafters."""
-    folder = tmp_path_factory.mktemp("world")
-    for language in ("en", "de"):
-        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    """The folder of a pair, with BPE codes and other models."""
+    folder = save_pair(tmp_path_factory.mktemp("world"))
     merges = [f"w {digit}</w>" for digit in range(10)]
     (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     languages = {"source_lang": "en", "target_lang": "de"}
     task = make_task()
-    verifier = vary_output(make_verifier(task, seed=3))
-    save_checkpoint(folder / "verifier.pt", verifier, **languages)
-    save_checkpoint(folder / "nameless.pt", verifier)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    save_checkpoint(folder / "nameless.pt", vary_output(make_verifier(task, seed=3)))
     learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
     block = make_block(make_task(block_size=3), seed=6, **learned)
     save_checkpoint(folder / "block.pt", block, **languages, block_size=3)

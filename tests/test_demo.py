@@ -31,12 +31,10 @@ def test_translations_and_a_table(
     assert demo.main() == 0
     output = capsys.readouterr().out
     assert output.count(" tokens in ") == 3  # two examples, and what was typed
-    assert max(map(len, output.splitlines())) <= 80
     rows = [line for line in output.splitlines() if line.endswith("/2")]
     systems = [demo.BEAM, demo.BASELINE, demo.GREEDY, demo.STRICT]
     assert [row[2:20].strip() for row in rows] == systems
     assert all(row.endswith("2/2") for row in rows[1:])
-    assert "specdec by eager in float32" in " ".join(output.split())
 
 
 @pytest.mark.parametrize(

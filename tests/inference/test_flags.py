@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Action
 
 import pytest
 from fairseq import options
 from fairseq.dataclass.configs import GenerationConfig
 
-from specdec_plugins.cli import inference, tune
-from specdec_plugins.decoding.acceptance import RULES
-from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
-from specdec_plugins.inference.settings import Settings
 
 # By why they change no output of ours.
 NOTHING = {
@@ -45,19 +40,6 @@ def test_the_generator_knows_what_to_do_with_every_option() -> None:
     options = {name for name in vars(GenerationConfig()) if name != "_name"}
     assert len(options) > 30
     assert options - honoured - NAMES_REFUSED == options & HARMLESS
-
-
-def test_help_shows_few_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    """But names all of ours."""
-    for command, count in ((inference, 30), (tune, 12)):
-        with pytest.raises(SystemExit):
-            command.main(["--help"])
-        text = capsys.readouterr().out
-        shown = re.findall(r"^  (?:-\w.*?, )?(-[-\w]+|PAIR)\b", text, re.M)
-        assert len(shown) <= count
-        for owner in (Settings, *RULES, *CONTROLLERS.values()):
-            named = option_fields(owner).keys() - {"ar_backend", "nbest"}
-            assert [name for name in named if f"--{name.replace('_', '-')}" not in text] == []
 
 
 def argument(action: Action) -> list[str]:

@@ -90,7 +90,7 @@ def test_one_prefix_for_all_lines_of_a_call(world: Path, expected: dict[str, lis
     assert texts(translator, target_prefix=WHOLE) == expected["whole"] != free
     assert texts(translator, target_prefix="") == texts(translator) == free
     assert [one.text for one in translator.translate([" "], target_prefix=WHOLE)] == [""]
-    with pytest.raises(ValueError, match="argument 2 is"):
+    with pytest.raises(ValueError, match="shorter"):
         texts(translator, target_prefix=["w1"] * 8)
     alone = load(world, strategy="drafter", batch=4, target_prefix=WHOLE)
     assert all(text.startswith(WHOLE) for text in texts(alone))
@@ -107,10 +107,9 @@ def test_the_maximum_length_cuts_a_prefix(world: Path) -> None:
 
 def test_what_no_target_begins_with(world: Path) -> None:
     for word in ("nowhere", "<pad>"):
-        fault = f"--target-prefix w1 {word}: "
-        with pytest.raises(ValueError, match=f"^{fault}"):
+        with pytest.raises(ValueError, match=word):
             load(world, target_prefix=f"w1 {word}")
         found = load(world).translate(SENTENCES, target_prefix=["w2", f"w1 {word}"])
         assert next(found).text.startswith("w2")
-        with pytest.raises(InferenceError, match=f"^line 2: {fault}"):
+        with pytest.raises(InferenceError, match="line 2"):
             next(found)

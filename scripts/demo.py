@@ -30,6 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.choice import ENGINES
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.command import Parser, command, positive, put, tell
@@ -134,7 +135,8 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
     drafting = ours.generator.controller
     for name, controller in ((GREEDY, NoDrafts()), (STRICT, drafting)):
         tell(f"timing {name}")
-        ours.generator.controller = controller
+        # Tokens a step are those of the last system.
+        ours.generator.controller, ours.generator.statistics = controller, DecodingStatistics()
         timed[name] = run(ours, sources, args.repeats)
     tell(f"timing {COPY}")
     copy = load(args, strategy="specdec", drafts="copy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,8 @@ def test_translations_and_a_table(
     systems = [demo.BEAM, demo.BASELINE, demo.GREEDY, demo.STRICT]
     assert [row[2:20].strip() for row in rows] == systems
     assert all(row.endswith("2/2") for row in rows[1:])
+    # Of the drafts alone: without drafts it is 1.
+    assert float(re.findall(r"([\d.]+)\s+tokens\s+a\s+step", output)[0]) > 3
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,11 @@ class OnnxRuntimeEngine:
             content = exported.export()
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
         options.log_severity_level = 3
         # Threads that wait busily would take the cores from the other engine of a pair.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = self._runtime.InferenceSession(content, options, ["CPUExecutionProvider"])
+        session._model_bytes = None  # kept in case other providers have to take over: 90 MiB
         fresh = range(step.transient, len(exported.results) - isinstance(step, CachedStep))
         run = _Session(session, exported, fresh)
         exported.check(run, TOLERATED[self._precision])

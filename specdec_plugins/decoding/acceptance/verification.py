@@ -239,13 +239,13 @@ def walk_by_tensors(
         following = drafted if chain else drafted.gather(1, (sources[:, 1:] - 1).clamp(min=0))
         following = torch.cat([following, tokens[:, -1:]], dim=1)
         tokens = torch.where(depths < accepted, following, tokens)
-    ended = ((tokens == eos) & (depths < accepted)).any(-1, keepdim=True)
-    return AcceptedPath(sources, tokens, accepted, accepted + 1 - ended.long())
+    goes_on = ((tokens != eos) | (depths >= accepted)).all(-1, keepdim=True)
+    return AcceptedPath(sources, tokens, accepted, accepted + goes_on)
 
 
 def _reached(links: Links, good: Tensor) -> Tensor:
     """Return ``(rows, nodes)`` True for nodes that are good with all their ancestors."""
-    return ~(links.ancestors[:, 1:, 1:] & ~good[:, None]).any(-1)
+    return (links.ancestors[:, 1:, 1:] <= good[:, None]).all(-1)  # <= is "implies"
 
 
 def _preferred(links: Links, drafted: Tensor, reached: Tensor, best: Tensor) -> Tensor:

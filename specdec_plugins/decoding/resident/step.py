@@ -168,7 +168,7 @@ class ResidentStep:
             assert isinstance(rule, SamplingRule)
             good, best = rule.judge_drawn(verification, drafted, proposal)
         if self.tree is None and self.kind.block > 1:
-            good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)
+            good[:, 1:].logical_and_(drafted[:, :-1] != eos)
         return walk_by_tensors(links, drafted, (good, best), eos, rule.several)
 
     def _append(self, path: AcceptedPath, scores: Tensor, states: Tensor) -> None:
@@ -179,14 +179,14 @@ class ResidentStep:
         self._keep(state.cache, path.sources, positions)
         if self._models.scoring.repetition_penalty != 1:
             state.history[self._rows, positions] = path.tokens
-        last, count = path.tokens[:, 0], state.going.long()
+        count, last = path.committed[:, 0], state.last
         if self.kind.block:
             state.tokens[:, :window] = path.tokens
             if state.features is not None:
                 state.features.copy_(states[self._rows, path.sources])
-            last = path.tokens.gather(1, path.committed - 1)[:, 0]
-            count = path.committed[:, 0]
-        state.last.copy_(last)
+            torch.gather(path.tokens, 1, path.committed - 1, out=last[:, None])
+        else:
+            last.copy_(path.tokens[:, 0])
         # Rows that have ended begin anew, where there is room for whatever they do.
         state.going.logical_and_(last != self._bans.eos)
         state.lengths.add_(count).mul_(state.going)

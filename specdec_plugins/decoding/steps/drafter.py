@@ -225,10 +225,10 @@ def block_inputs(
         index: ``(n,)`` 0, 1, 2, …
     """
     cached, new, slots = counts
-    is_mask, end = index >= new[:, None], (new + slots)[:, None]
-    seen = torch.where(is_mask, end, index + 1)
+    is_mask, last = index >= new[:, None], (new + (slots - 1))[:, None]
+    seen = torch.where(is_mask, last, index)
     block = new[:, None] + index[:block_size]
-    return is_mask, cached[:, None] + index, block, index < seen[..., None]
+    return is_mask, cached[:, None] + index, block, index <= seen[..., None]
 
 
 @compiled

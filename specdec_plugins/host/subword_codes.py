@@ -28,7 +28,8 @@ class Utf8SubwordBPE(SubwordNMTBPE):
                 self.bpe = apply_bpe.BPE(text, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
-        self.bpe.segment("ab")  # refuses a version of codes that it does not know
+        if self.bpe.version not in ((0, 1), (0, 2)):
+            raise ValueError(f"{path}: subword-nmt has no version {self.bpe.version} of codes")
         self.bpe_symbol = f"{cfg.bpe_separator} "
 
 

@@ -107,19 +107,14 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning
     assert accepted_tokens > (5 if rule == "strict" else 100)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "rule"),
-    [
-        (0.5, SamplingRule(sampling_topk=3)),
-        pytest.param(1.0, SamplingRule(), marks=pytest.mark.slow),
-    ],
+@thinned(
+    name=["causal", "block"], draws=[(0.5, SamplingRule(sampling_topk=3)), (1.0, SamplingRule())]
 )
-@pytest.mark.parametrize("name", ["causal", "block"])
 def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
-    name: str, temperature: float, rule: SamplingRule
+    name: str, draws: tuple[float, SamplingRule]
 ) -> None:
     """Of the first block of a sentence."""
-    rows = 6000
+    rows, (temperature, rule) = 3000, draws
     drafter, verifier = make_pair(name, 1)
     source = make_batch([6], vocabulary=8)["net_input"]["src_tokens"].expand(rows, -1)
     net_input = {"src_tokens": source, "src_lengths": torch.full((rows,), 6)}

@@ -3,48 +3,34 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import time
 from pathlib import Path
 
-PROGRAM = """
-from specdec_plugins.decoding.kernels import compiled
-@compiled
-def twice(number):
-    return 2 * number
-print(twice(21))
-"""
-
-
-SLOW = """
-import sys, time
+import numba
+import pytest
+from kills import fork
 from numba.core.caching import IndexDataCacheFile
-save = IndexDataCacheFile._save_index
-def slow(self, overloads):
-    time.sleep(1)
-    save(self, overloads)
-IndexDataCacheFile._save_index = slow
-"""
+
+from specdec_plugins.decoding.kernels import compiled
 
 
-def test_processes_that_compile_at_once_keep_all(tmp_path: Path) -> None:
+def test_processes_that_compile_at_once_keep_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of arguments of different types: each has a file of its own."""
-    program = SLOW + PROGRAM.replace("21", "float(21) if sys.argv[1] == 'float' else 21")
-    (tmp_path / "program.py").write_text(program)
-    environment = {
-        **os.environ,
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": os.getcwd(),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "program.py", kind],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for kind in ("int", "float")
-    ]
-    assert [process.communicate()[0] for process in processes] == ["42\n", "42.0\n"]
+    save = IndexDataCacheFile._save_index
+
+    def slow(self: IndexDataCacheFile, overloads: object) -> None:
+        time.sleep(0.5)
+        save(self, overloads)
+
+    monkeypatch.setattr(IndexDataCacheFile, "_save_index", slow)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @compiled
+    def twice(number: float) -> float:
+        return 2 * number
+
+    processes = [fork(lambda: int(twice(21) != 42)), fork(lambda: int(twice(21.0) != 42))]
+    assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2

@@ -25,7 +25,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 
 pytestmark = pytest.mark.no_cover
 
-LENGTH, ROWS = 3, 6000
+LENGTH, ROWS = 3, 4000
 LIMITS = GenerationLimits(max_len_b=LENGTH)
 HEAD = ScriptedHead(lambda states, probabilities: probabilities)
 

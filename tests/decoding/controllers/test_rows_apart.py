@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-import torch
 from conftest import examples, make_batch
 from controlled import DRAFTERS, K, make_generator, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
+from strict import one_row
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
@@ -18,14 +17,6 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 NAMES = sorted(
     name for name, kind in CONTROLLERS.items() if name != "auto" and not kind().depends_on_batch
 )
-LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
-
-
-def alone(batch: Any, row: int) -> Any:
-    """A batch of one row, without the padding."""
-    source, length = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"][row]
-    net_input = {"src_tokens": source[row : row + 1, -length:], "src_lengths": length[None]}
-    return {"id": torch.tensor([0]), "net_input": net_input}
 
 
 def steps(generator: Any, batch: Any) -> list[Any]:
@@ -40,17 +31,11 @@ def steps(generator: Any, batch: Any) -> list[Any]:
     ]
 
 
-def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
-    batch = make_batch(lengths, seed=seed)
-    together = steps(generator, batch)
-    assert together == [steps(generator, alone(batch, row))[0] for row in range(len(lengths))]
-
-
-@pytest.mark.parametrize("controller", NAMES)
-@examples(10)
+@examples(100)
 @given(
+    controller=st.sampled_from(NAMES),
     kind=st.sampled_from(sorted(DRAFTERS)),
-    lengths=LENGTHS,
+    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=8),
     seed=st.integers(0, 99),
     k=st.integers(2, K),
     rule=st.one_of(
@@ -73,4 +58,6 @@ def test_a_batch_is_its_rows(
     options = {"tree_nodes": 2 * k, "redraft_below": redraft_below}
     policy = make_policy(controller, k, **options)
     generator = make_generator(kind, policy, max_len_b, rule)
-    assert_apart(generator, lengths, seed)
+    batch = make_batch(lengths, seed=seed)
+    together = steps(generator, batch)
+    assert together == [steps(generator, one_row(batch, row))[0] for row in range(len(lengths))]

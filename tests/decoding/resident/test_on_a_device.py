@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -66,11 +67,11 @@ RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
 def test_every_controller_says_there_what_it_says_here(
     controller: str, rule: str, resident: bool, pair: Any
 ) -> None:
-    limits = {"unkpen": 0.5, "repetition_penalty": 1.2, "min_len": 2}
-    batch, found = make_batch([5, 9, 3], seed=3), []
+    limits = {"unkpen": 0.5, "repetition_penalty": 1.2, "min_len": 2, "max_len_b": 8}
+    batch, found = make_batch([5, 9], seed=3), []
     for model in pair:
         engine = recorded() if resident else EagerEngine("float64")
-        with emulated():
+        with nullcontext() if model is pair[0] else emulated():
             generator = make(model, engine, controller, rule=RULES[rule], limits=limits)
             if controller == "constant" and not resident:
                 traced(generator)

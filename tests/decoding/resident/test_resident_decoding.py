@@ -145,10 +145,13 @@ def test_so_does_what_runs_no_python(**case: Any) -> None:
 
 
 @pytest.mark.usefixtures("exact_softmax")
-@pytest.mark.parametrize("controller", ["none", "constant", "tree"])
-@pytest.mark.parametrize("rows", [2, 8])
-@examples(20)
-@given(lengths=st.lists(st.integers(1, 20), min_size=3, max_size=20), seed=st.integers(0, 99))
+@examples(40)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=3, max_size=12),
+    seed=st.integers(0, 99),
+    rows=st.sampled_from([2, 8]),
+    controller=st.sampled_from(["none", "constant", "tree"]),
+)
 def test_sentences_that_begin_where_others_end_come_out_as_alone(
     lengths: list[int], seed: int, rows: int, controller: str
 ) -> None:
@@ -172,7 +175,7 @@ def test_sentences_that_begin_where_others_end_come_out_as_alone(
 def test_sampling_draws_the_same_numbers(controller: str, record: Engine) -> None:
     """One row at a time, of which both loops draw in the same order."""
     given: Any = "causal, all shared", controller, SamplingRule(8, 0.9)
-    pair = [make(engine, *given, max_len_b=12) for engine in (record, EAGER)]
+    pair = [make(engine, *given, max_len_b=8) for engine in (record, EAGER)]
     pair[0].generate([], make_batch([4]))  # To record draws, too.
     outputs = []
     for generator in pair:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace
-from typing import Any
 
 import pytest
-import torch
-from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, vary_output
-from drafters import SIZES
-from fairseq.models import ARCH_CONFIG_REGISTRY
-from fairseq.models.transformer import TransformerModel
+from conftest import examples, make_batch, make_verifier, vary_output
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import corrupted, scripted_generator
@@ -41,24 +35,23 @@ ALL = RelaxedRule(len(DICTIONARY), math.inf)
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     seed=st.integers(0, 9),
     k=st.integers(0, 6),
-    max_len_b=st.integers(1, 15),
-    min_len=st.integers(0, 1),
-    unkpen=st.sampled_from([0.0, -3.0, 2.0]),
+    limits=st.builds(
+        GenerationLimits,
+        max_len_b=st.integers(3, 15),
+        min_len=st.integers(0, 3),
+        unkpen=st.sampled_from([0.0, -3.0, 2.0, math.inf]),
+        temperature=st.sampled_from([0.5, 1.0]),
+        lenpen=st.sampled_from([0.6, 1.0]),
+        normalize_scores=st.booleans(),
+    ),
     corruption=st.sampled_from([0.0, 0.2, 0.6, 1.0]),
 )
 def test_strict_equals_beam_1(
-    lengths: list[int],
-    seed: int,
-    k: int,
-    max_len_b: int,
-    min_len: int,
-    unkpen: float,
-    corruption: float,
+    lengths: list[int], seed: int, k: int, limits: GenerationLimits, corruption: float
 ) -> None:
     batch = make_batch(lengths, seed=seed)
-    limits = GenerationLimits(max_len_b=max_len_b, min_len=min_len, unkpen=unkpen)
     expected = beam1(VARIED, batch, limits)
-    script = corrupted(expected, max_len_b + 1, corruption, len(DICTIONARY), seed)
+    script = corrupted(expected, limits.max_len_b + 1, corruption, len(DICTIONARY), seed)
     generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
     if k:
         generator = scripted_generator(VARIED, script, k, limits=limits)
@@ -66,48 +59,6 @@ def test_strict_equals_beam_1(
     assert generator.statistics.committed_tokens == sum(len(h["tokens"]) for h in expected)
     if corruption == 0.0 and k:
         assert all(len(h["accepted"]) == -(-len(h["tokens"]) // (k + 1)) for h in found)
-
-
-SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "two dictionaries": ("transformer", {"target_words": 27}),
-    "deep and shallow": ("transformer", {"encoder_layers": 5, "decoder_layers": 1}),
-    "unequal widths": (
-        "transformer",
-        {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_attention_heads": 4},
-    ),
-    "transformer_vaswani_wmt_en_de_big": ("transformer_vaswani_wmt_en_de_big", {}),
-}
-"""Others are those of ``tests/test_stand_ins.py``."""
-
-
-def build(arch: str, overrides: dict[str, Any]) -> Any:
-    """A random verifier in float64."""
-    torch.manual_seed(0)
-    settings = {**SIZES, **overrides}
-    target_words = settings.pop("target_words", None)
-    args = Namespace(**settings)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    task = make_task()
-    if target_words:
-        task.target_dictionary = make_dictionary(target_words)
-    model = TransformerModel.build_model(args, task)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.double().eval()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows", [[6], [7, 2, 5, 9]])
-def test_verifiers_of_every_shape(shape: str, rows: list[int]) -> None:
-    """That stock fairseq trains."""
-    model = build(*SHAPES[shape])
-    batch, limits = make_batch(rows, seed=2), GenerationLimits(max_len_b=14)
-    words = len(model.decoder.dictionary)
-    script = corrupted(beam1(model, batch, limits), 15, 0.3, words, seed=1)
-    generator = scripted_generator(model, script, 4, limits=limits)
-    check_beam1(generator, batch)
-    assert 0 < generator.statistics.accepted_tokens < generator.statistics.drafted_tokens
 
 
 def test_what_follows_a_drafted_eos_is_not_committed() -> None:

@@ -18,10 +18,8 @@ from strict import (
     PAD,
     UNK,
     K,
-    check_beam1,
     make_drafter,
     one_row,
-    specdec,
     verifier,
 )
 from torch import Tensor
@@ -138,12 +136,3 @@ def test_what_a_drafter_drafts(
         verifier(), make_drafter(name), DICTIONARY, block_size=K, limits=limits, controller=options
     )
     assert_greedy(generator, batch, all_greedy(batch, limits))
-
-
-def test_a_penalty_of_one_is_stock_search() -> None:
-    """So is the loop above, of which all this makes nothing else."""
-    batch = make_batch([5, 3, 9, 1], seed=3)
-    found = check_beam1(specdec("causal", max_len_b=MOST, repetition_penalty=1.0), batch)
-    limits = GenerationLimits(max_len_b=MOST)
-    expected = [tokens for tokens, _ in all_greedy(batch, limits)]
-    assert [hypothesis["tokens"].tolist() for hypothesis in found] == expected

@@ -47,15 +47,6 @@ def random_lprobs(vocabulary: int, seed: int, *shape: int) -> torch.Tensor:
     return (2 * scores).log_softmax(-1)
 
 
-@given(seed=st.integers(0, 99), k=st.integers(1, 12))
-def test_top_k(seed: int, k: int) -> None:
-    lprobs = random_lprobs(9, seed, 3)
-    found = SamplingRule(sampling_topk=k).probabilities(lprobs)
-    best = lprobs.exp().topk(min(k, 9)).values
-    assert (found > 0).sum(-1).tolist() == [min(k, 9)] * 3
-    torch.testing.assert_close(found.topk(min(k, 9)).values, best / best.sum(-1, keepdim=True))
-
-
 @given(seed=st.integers(0, 99), topp=st.floats(0.01, 1.0), banned=st.booleans())
 def test_top_p_is_fairseqs(seed: int, topp: float, banned: bool) -> None:
     """Also where something was forbidden after normalising."""
@@ -122,49 +113,6 @@ def test_rare_tokens_of_a_large_vocabulary_are_drawn(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "rand_like", lambda like: middles[:400, None].to(like.dtype))
     found = draw(probabilities.expand(32000, -1)[:400])
     assert found.tolist() == list(range(400))
-
-
-def chain(seed: int, rows: int, width: int, slots: int) -> tuple[torch.Tensor, Proposal]:
-    """Tokens ``(rows, slots)`` drawn by a random first-order chain over ``width`` of them."""
-    first = random_lprobs(width, seed).exp()
-    after = random_lprobs(width, seed + 1, width).exp()
-    by = first.expand(rows, -1)
-    tokens, probabilities = [], []
-    for _ in range(slots):
-        tokens.append(draw(by))
-        probabilities.append(by)
-        by = after[tokens[-1]]
-    drawn = [q.gather(1, token[:, None]) for q, token in zip(probabilities, tokens)]
-    candidates = torch.arange(width).expand(rows, slots, -1)
-    return torch.stack(tokens, 1), Proposal(
-        candidates, torch.stack(probabilities, 1), torch.cat(drawn, 1)
-    )
-
-
-@pytest.mark.parametrize(("slots", "limit"), [(2, None), (2, 0), (2, 1), (2, 2), (0, None), (0, 0)])
-def test_what_is_committed_is_distributed_as_the_verifiers(slots: int, limit: int | None) -> None:
-    """First token by p; second by p after it, wherever the first one was accepted.
-
-    The verifier has five tokens, of which the drafter knows three.
-    """
-    rows, width, vocabulary = 20000, 3, 5
-    torch.manual_seed(0)
-    drafted, proposal = chain(0, rows, width, 2)
-    first = random_lprobs(vocabulary, 50).exp()
-    after = random_lprobs(vocabulary, 60, vocabulary).exp()
-    p = torch.stack([first.expand(rows, -1), after[drafted[:, 0]], after[drafted[:, 1]]], 1)
-    limits = None if limit is None else torch.full((rows,), limit)
-    accepted, own = speculative_sampling(p[:, : slots + 1], drafted[:, :slots], proposal, limits)
-    assert own.shape == (rows, 1)
-    assert accepted.amax() == (slots if limit is None else limit)
-    committed = torch.where(accepted > 0, drafted[:, 0], own[:, 0])
-    assert p_value(committed.bincount(minlength=vocabulary), rows * first) > 1e-3
-    for token in range(width):
-        these = (accepted > 0) & (drafted[:, 0] == token)
-        second = torch.where(accepted > 1, drafted[:, 1], own[:, 0])[these]
-        if len(second) > 500:
-            expected = len(second) * after[token]
-            assert p_value(second.bincount(minlength=vocabulary), expected) > 1e-3
 
 
 def test_where_p_leaves_nothing_over_p_is_drawn_from() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from controlled import drafter, verifier
+from joining import JOINING
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import (
@@ -83,21 +84,15 @@ def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
     assert built.controller.name == taken
 
 
-class Joining(EagerEngine):
-    """An engine whose steps join cached and new tokens."""
-
-    in_place = False
-
-
 @pytest.mark.parametrize(
     ("rule", "engine", "given", "most"),
     [
         (StrictRule(), EagerEngine(), {}, 2),
-        (StrictRule(), Joining(), {}, 1),
-        (StrictRule(), Joining(), {"max_rows": 4}, 4),
-        (SamplingRule(), Joining(), {}, 1),
-        (RelaxedRule(3, 1.0), Joining(), {}, None),
-        (RelaxedRule(3, 1.0), Joining(), {"max_rows": 4}, 4),
+        (StrictRule(), JOINING, {}, 1),
+        (StrictRule(), JOINING, {"max_rows": 4}, 4),
+        (SamplingRule(), JOINING, {}, 1),
+        (RelaxedRule(3, 1.0), JOINING, {}, None),
+        (RelaxedRule(3, 1.0), JOINING, {"max_rows": 4}, 4),
     ],
 )
 def test_auto_drafts_for_as_many_rows_as_it_pays(

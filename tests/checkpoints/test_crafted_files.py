@@ -31,7 +31,7 @@ from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_page import SentenceTrace, build_page, read_trace
 from specdec_plugins.models.acceptance_head import fingerprint
 
-COUNT = 200
+COUNT = 100
 
 
 def outcome(action: Callable[[], Any], *refusals: type[Exception]) -> str | None:

@@ -189,15 +189,6 @@ class TestBadFiles:
         checkpoint.write_bytes(content[: int(len(content) * share)])
         assert "truncated or damaged" in complaint(checkpoint)
 
-    def test_agrees_with_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
-        ours = load_model(checkpoint, task)
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=task)
-        stock = models[0].eval()
-        loading.use_plain_encoder(stock)
-        tokens = torch.tensor([[5, 6, 7, 2], [5, 2, 1, 1]])  # the second row is padded
-        inputs = (tokens, torch.tensor([4, 2]), tokens)
-        assert torch.equal(ours(*inputs)[0], stock(*inputs)[0])
-
     def test_redundant_weights_of_other_versions(
         self, checkpoint: Path, task: TranslationTask
     ) -> None:

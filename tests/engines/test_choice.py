@@ -10,23 +10,24 @@ from specdec_plugins.engines.choice import TORCH, choose_engine, choose_engines,
 from specdec_plugins.files.errors import EngineError
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-def test_without_onnxruntime(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "is_installed", lambda name: name == "eager")
-    engine = choose_engine("auto", precision, "cpu")
-    assert (engine.name, engine.precision) == ("eager", precision)
-    assert engine.dtype == getattr(torch, precision)
-
-
 @pytest.mark.parametrize(
-    ("precision", "name"),
-    [("float32", "onnxruntime"), ("int8", "onnxruntime"), ("float64", "eager")],
+    ("installed", "precision", "name"),
+    [
+        *((False, precision, "eager") for precision in ("float32", "float64", "bfloat16")),
+        (True, "float32", "onnxruntime"),
+        (True, "int8", "onnxruntime"),
+        (True, "float64", "eager"),
+    ],
 )
-def test_with_onnxruntime(precision: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
-    monkeypatch.setattr(choice, "is_installed", lambda engine: True)
+def test_on_a_cpu(
+    installed: bool, precision: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "onnxruntime":
+        pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
+    monkeypatch.setattr(choice, "is_installed", lambda engine: installed or engine == "eager")
     engine = choose_engine("auto", precision, "cpu")
     assert (engine.name, engine.precision) == (name, precision)
+    assert name != "eager" or engine.dtype == getattr(torch, precision)
 
 
 @pytest.mark.parametrize(

@@ -83,20 +83,6 @@ def decode(name: str, engine: Engine, controller: str, *batches: list[int]) -> A
     return [hypothesis for batch in results for (hypothesis,) in batch]
 
 
-def inputs(
-    step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4, source: int = 7
-) -> tuple[Any, ...]:
-    """Return inputs for new tokens after cached ones."""
-    example = step.example(rows, others=source)
-    layer, (_, _, table, memory, memory_mask) = step.layers[0], example
-    width = cached + tokens
-    past = torch.randn(len(step.layers), 2, rows, layer.heads, cached, layer.head_dim)
-    positions = torch.arange(cached, width).expand(rows, -1).contiguous()
-    ids = torch.randint(4, 10, (rows, tokens))
-    mask = torch.zeros(rows, 1, tokens, width)
-    return past, mask, ids, positions, table, torch.randn_like(memory), memory_mask
-
-
 class TwoMatrices(Step):
     """One takes 128 numbers, the other 192."""
 
@@ -170,7 +156,7 @@ def test_inputs_that_were_filled_anew_are_read_again() -> None:
     """The engine reads them where they lie, and leaves them as they are."""
     torch.manual_seed(0)
     step = VerifierStep(pair("all shared")[0])
-    run, tensors = OnnxRuntimeEngine().prepare(step), inputs(step)
+    run, tensors = OnnxRuntimeEngine().prepare(step), example_inputs(step, 2, 3)
     for _ in range(3):
         for tensor in tensors[:4]:
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)

@@ -55,21 +55,12 @@ def test_a_head_is_what_its_definition_says(layers: int) -> None:
         x = x + y * torch.sigmoid(y)
     logits = (x @ head.out.weight.T + head.out.bias)[..., 0]
     torch.testing.assert_close(head.logits(states, confidences), logits)
-    torch.testing.assert_close(head(states, confidences), (logits / 1.5 - 0.25).sigmoid())
-
-
-def test_fewer_slots_than_it_was_trained_for() -> None:
-    head = make_head()
-    states, confidences = inputs()
     whole = head(states, confidences)
-    assert whole.shape == (5, 4)
+    torch.testing.assert_close(whole, (logits / 1.5 - 0.25).sigmoid())
     torch.testing.assert_close(head(states[:, :2], confidences[:, :2]), whole[:, :2])
-
-
-def test_states_of_another_precision_and_sure_tokens() -> None:
-    states, confidences = inputs()
+    # States of another precision, and sure tokens.
     confidences[0], confidences[1] = 0.0, 1.0
-    found = make_head()(states.bfloat16(), confidences)
+    found = head(states.bfloat16(), confidences)
     assert found.dtype == torch.float32
     assert found.isfinite().all()
 
@@ -80,13 +71,12 @@ def test_weights_of_a_head_for_something_else_are_refused() -> None:
         make_head(rule=RelaxedRule(3, 1.0).values).load_state_dict(saved)
 
 
-class TestFingerprint:
-    def test_same_weights_in_half_precision(self) -> None:
-        """Exported checkpoints hold float16, training ones float32."""
-        drafter = make_causal().float()
-        given = fingerprint(drafter)
-        assert len(given) == 64
-        assert fingerprint(drafter.half().float()) == given
+def test_a_fingerprint_is_that_of_half_precision() -> None:
+    """Exported checkpoints hold float16, training ones float32."""
+    drafter = make_causal().float()
+    given = fingerprint(drafter)
+    assert len(given) == 64
+    assert fingerprint(drafter.half().float()) == given
 
 
 def build(task: Namespace, **settings: Any) -> AcceptanceHeadModel:
@@ -105,28 +95,26 @@ def task() -> Namespace:
     return task
 
 
-class TestModel:
-    def test_only_the_head_is_trained_and_saved(self, task: Namespace) -> None:
-        model = build(task, head_layers=1)
-        names = {name for name, _ in model.named_parameters()}
-        assert names == {
-            "head.slots",
-            "head.confidence.weight",
-            "head.blocks.0.linear.weight",
-            "head.blocks.0.linear.bias",
-            "head.out.weight",
-            "head.out.bias",
-        }
-        assert set(model.state_dict()) == names | {"head._extra_state"}
+def test_only_the_head_is_trained_and_saved(task: Namespace) -> None:
+    model = build(task, head_layers=1)
+    names = {name for name, _ in model.named_parameters()}
+    assert names == {
+        "head.slots",
+        "head.confidence.weight",
+        "head.blocks.0.linear.weight",
+        "head.blocks.0.linear.bias",
+        "head.out.weight",
+        "head.out.bias",
+    }
+    assert set(model.state_dict()) == names | {"head._extra_state"}
 
-    def test_settings_are_those_of_task_and_drafter(self, task: Namespace) -> None:
-        settings = build(task).head.settings
-        assert (settings.rule, settings.block_size) == ({"beta": 3, "tau": 1.5}, 4)
-        assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
-        assert (settings.channels, settings.layers) == (16, 0)
-        assert (settings.rule_temperature, settings.repetition_penalty) == (0.5, 1.25)
-        assert build(task, head_layers=3).head.settings.layers == 3
 
-    def test_smaller_blocks(self, task: Namespace) -> None:
-        task.cfg.block_size = 2
-        assert build(task).head.settings.block_size == 2
+def test_settings_are_those_of_task_and_drafter(task: Namespace) -> None:
+    settings = build(task).head.settings
+    assert (settings.rule, settings.block_size) == ({"beta": 3, "tau": 1.5}, 4)
+    assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
+    assert (settings.channels, settings.layers) == (16, 0)
+    assert (settings.rule_temperature, settings.repetition_penalty) == (0.5, 1.25)
+    assert build(task, head_layers=3).head.settings.layers == 3
+    task.cfg.block_size = 2
+    assert build(task).head.settings.block_size == 2

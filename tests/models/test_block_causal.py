@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_dictionary, make_task, make_verifier
+from conftest import make_task, make_verifier
 from drafters import CAUSAL as VARIANTS
 from drafters import (
     batch_of,
@@ -19,7 +19,6 @@ from drafters import (
     slot_logits,
 )
 
-from specdec_plugins.data.block_mask import sample_cuts
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
@@ -150,7 +149,8 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
 
 
 def test_features_of_several_layers() -> None:
-    """In their order, each normalised, before the last states; one is read once."""
+    """In their order, each normalised, before the states that predict the target; one is read
+    once."""
     task = task_with_verifier()
     model = make_causal(task, verifier_features=True, verifier_feature_layers="2,1,2")
     source, lengths, target = torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[7, 8]])
@@ -158,26 +158,20 @@ def test_features_of_several_layers() -> None:
     states, features = model.verifier_states(*given)
     encoder_out = task.verifier.encoder(source, src_lengths=lengths)
     shifted = torch.tensor([[2, 7]])
-    _, extra = task.verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
+    expected, extra = task.verifier.decoder(shifted, encoder_out=encoder_out)
+    torch.testing.assert_close(task.verifier.decoder.output_layer(states), expected)
     inner = [extra["inner_states"][layer].transpose(0, 1) for layer in (1, 2)]
     expected = [(x - x.mean(-1, True)) / (x.var(-1, False, True) + 1e-5).sqrt() for x in inner]
     torch.testing.assert_close(features, torch.cat([*expected, states], dim=-1))
 
 
-def test_verifier_states_are_those_that_predict_the_target() -> None:
-    model = drafter_of("features")
-    source, lengths, target, _ = inputs([9, 7], [[4], [0]])
-    verifier = model.verifier
-    previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
-    expected, _ = verifier(source, lengths, previous)
-    states, _ = model.verifier_states(source, lengths, target, model.encode(source, lengths))
-    found = verifier.decoder.output_layer(states)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, None])
 @pytest.mark.parametrize("name", ["block", *VARIANTS])
-def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> None:
+def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype | None) -> None:
+    """None: under autocast, where before 2.10 torch hands the second pass of glancing what it made
+    in the first, which has no gradients."""
+    autocasts = dtype is None
+    dtype = dtype or torch.float32
     model = make_block() if name == "block" else drafter_of(name, dropout=0.1)
     model = model.to(dtype).train()
     if name != "block":
@@ -186,9 +180,10 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
         assert not model.verifier.training
     *sentence, cuts = inputs([9, 1, 6], [[4], [0], [5]])
     torch.manual_seed(0)
-    output = model({**batch_of(*sentence, cuts), "glancing_ratio": 0.5})
-    assert slot_logits(output).dtype == dtype
-    slot_logits(output).float().square().mean().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocasts):
+        output = model({**batch_of(*sentence, cuts), "glancing_ratio": 0.5})
+        assert slot_logits(output).dtype == (torch.bfloat16 if autocasts else dtype)
+        slot_logits(output).float().square().mean().backward()
     parameters = dict(model.named_parameters())
     trained = without_copies(parameters)
     for key, parameter in trained.items():
@@ -196,18 +191,6 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
         assert parameter.grad.isfinite().all(), key
     # What gets no gradient is frozen, or else data-parallel training would wait for it.
     assert {key for key, p in parameters.items() if p.requires_grad} == set(trained)
-
-
-@pytest.mark.parametrize("name", ["block", *VARIANTS])
-def test_weights_learn_where_glancing_and_autocast_meet(name: str) -> None:
-    """Before 2.10, torch hands the second pass what autocast made in the first, which has no
-    gradients."""
-    model = (make_block() if name == "block" else drafter_of(name)).train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = model({**batch_of(*inputs([9, 1, 6], [[4], [0], [5]])), "glancing_ratio": 0.5})
-        slot_logits(output).float().square().mean().backward()
-    for key, parameter in without_copies(dict(model.named_parameters())).items():
-        assert parameter.grad is not None, key
 
 
 class TestPreviousTokenHead:
@@ -244,7 +227,7 @@ class TestPreviousTokenHead:
         torch.manual_seed(0)
         assert not torch.equal(slot_logits(model(batch)), slot_logits(model(batch)))
 
-    @pytest.mark.parametrize("candidates", [1, 3, 8, 23])
+    @pytest.mark.parametrize("candidates", [1, 8, 24])
     def test_tokens_are_chosen_in_sequence_among_candidates(
         self, candidates: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -277,35 +260,6 @@ class TestPreviousTokenHead:
                 sure.append(given.softmax(-1).max())
             assert drafted == chosen
             torch.testing.assert_close(confidences[row], torch.stack(sure).float())
-
-    def test_pad_is_not_chosen_from_a_small_vocabulary(self) -> None:
-        """Not even where every token is a candidate."""
-        model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
-        assert model.decoder.entries <= model.decoder.previous.CANDIDATES
-        torch.manual_seed(0)
-        x = torch.randn(50, 6, 16, dtype=torch.float64)
-        last = torch.full((50,), EOS)
-        others = slot_scores(model, x, last).choose()
-        with torch.no_grad():
-            model.decoder.output_projection.weight[PAD] *= 50
-        assert torch.equal(slot_scores(model, x, last).choose(), others)
-        assert PAD not in others
-
-
-def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
-    """The training layout holds for any cut of any length, empty prefixes included."""
-    model = drafter_of("plain")
-    lengths = [9, 1, 6]
-    source, source_lengths, target, _ = inputs(lengths, [[0]] * 3)
-    cuts = sample_cuts(torch.tensor(lengths), torch.rand(3, 20))
-    output = model(batch_of(source, source_lengths, target, cuts))
-    assert slot_logits(output).isfinite().all()
-    for row, length in enumerate(lengths):
-        for block, cut in enumerate(cuts[row].tolist()):
-            same = (cuts[row] == cut).nonzero()[0, 0]
-            logits = slot_logits(output)[row]
-            torch.testing.assert_close(logits[block], logits[same])
-            assert int(output.scored[row, block].sum()) == min(4, length - cut)
 
 
 def test_placeholders_of_another_version_of_fairseq() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -141,23 +141,6 @@ def test_defaults_of_the_architectures(arch: str) -> None:
         assert sizes == [6, 512, 2048, 8]
     assert not args.src_embedding_copy
     assert not args.apply_bert_init
-
-
-def test_the_published_flags_are_parsed() -> None:
-    parser = ArgumentParser()
-    BlockDrafter.add_args(parser)
-    flags = (
-        "--encoder-layers 6 --encoder-embed-dim 512 --decoder-layers 6 --decoder-embed-dim 512 "
-        "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos --apply-bert-init "
-        "--activation-fn gelu --dropout 0.1 --src-embedding-copy"
-    )
-    args = parser.parse_args(flags.split())
-    assert args.src_embedding_copy
-    assert args.apply_bert_init
-    assert args.init_encoder_from is None
-    assert args.activation_fn == "gelu"
-    assert args.encoder_learned_pos
-    assert args.share_all_embeddings
 
 
 @pytest.mark.parametrize("flag", [*UNSUPPORTED, "decoder_input_dim", "decoder_output_dim"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples, make_batch, make_dictionary, make_task, make_verifier
+from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, thinned
 from drafters import make_block, make_causal, save_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,10 +79,12 @@ def test_scores_are_those_of_the_whole_vocabulary(tokens: set[int], kind: str, s
     torch.testing.assert_close(lattice.first, scores)
 
 
-@pytest.mark.parametrize("tokens", [[EOS, 5], [EOS, 5, 9, 14], list(range(EOS, ENTRIES, 2))])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("controller", ["constant", "tree"])
-@pytest.mark.parametrize("rule", [StrictRule(), SamplingRule()])
+@thinned(
+    tokens=[[EOS, 5], list(range(EOS, ENTRIES, 2))],
+    kind=KINDS,
+    controller=["constant", "tree"],
+    rule=[StrictRule(), SamplingRule()],
+)
 def test_drafts_are_of_the_list(
     rule: AcceptanceRule, controller: str, kind: str, tokens: list[int]
 ) -> None:

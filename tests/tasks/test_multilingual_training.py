@@ -44,8 +44,8 @@ class World:
         self.logs = run_train(
             folder,
             folder / "drafter",
-            f"{DRAFTER} --AR-path {self.verifier} --dataset-impl raw --max-epoch 3 "
-            '--validate-interval 3 --eval-bleu --eval-bleu-args {"max_len_b":12}',
+            f"{DRAFTER} --AR-path {self.verifier} --dataset-impl raw --max-epoch 1 "
+            '--eval-bleu --eval-bleu-args {"max_len_b":12}',
         )
         self.drafter = folder / "drafter" / "checkpoint_last.pt"
 

@@ -33,6 +33,7 @@ from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
+from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -118,6 +119,12 @@ def slot_logits(output: DrafterOutput) -> torch.Tensor:
     spread = logits.new_zeros(*output.blocks.scored.shape, logits.size(-1))
     spread[output.blocks.scored] = logits
     return spread
+
+
+def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
+    """What the slots with states ``x`` may hold after the tokens ``last``."""
+    scorer = model.decoder.slot_scorer()
+    return scorer.read(*scorer(x, last))
 
 
 def every_slots_logits(

@@ -29,10 +29,11 @@ from specdec_plugins.files.errors import ConfigError
 UNKNOWN = StandIn(arch="transformer_4x")
 
 
-def saved(kind: StandIn, folder: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The model's part of a stand-in's configuration."""
-    state = torch.load(kind.save(folder / "verifier.pt"), weights_only=False)
-    return vars(state["cfg"]["model"])
+    path = UNKNOWN.save(tmp_path_factory.mktemp("unknown") / "verifier.pt")
+    return vars(torch.load(path, weights_only=False)["cfg"]["model"])
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,11 @@ def saved(kind: StandIn, folder: Path) -> dict[str, Any]:
         ({"adaptive_softmax_cutoff": "1,2"}, "adaptive softmax is not supported"),
     ],
 )
-def test_another_network_is_refused(changes: dict[str, Any], fault: str, tmp_path: Path) -> None:
+def test_another_network_is_refused(
+    changes: dict[str, Any], fault: str, saved: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigError, match=fault):
-        saved_model(Namespace(**{**saved(UNKNOWN, tmp_path), **changes}))
+        saved_model(Namespace(**{**saved, **changes}))
 
 
 def import_user_dir() -> None:

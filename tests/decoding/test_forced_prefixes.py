@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples, make_batch
+from conftest import examples, make_batch, thinned
 from controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,6 @@ from strict import (
     EOS,
     PAD,
     assert_beam1,
-    beam1,
     check_beam1,
     make_drafter,
     specdec,
@@ -89,8 +88,7 @@ def test_each_row_begins_with_its_own(
             assert hypothesis["forced"] == len(words)
 
 
-@pytest.mark.parametrize("name", [None, "causal"])
-@pytest.mark.parametrize("min_len", [1, 3])
+@thinned(name=[None, "causal"], min_len=[1, 3])
 def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_len: int) -> None:
     """Nor in free rows, as far as the longest prefix of the batch goes."""
     batch = make_batch([5, 3, 9, 1, 7, 2], seed=3)
@@ -100,14 +98,6 @@ def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_
     assert [len(h["tokens"]) for h in found[:3]] == [1, 2, 3]
     longer, _ = counted(specdec(name, min_len=7), batch, prefix_tokens=prefixes(*[[8]] * 6))
     assert all(len(h["tokens"]) >= 8 for h in longer)
-
-
-@pytest.mark.parametrize("name", [None, "block", "causal, all shared"])
-def test_a_language_token_may_stand_in_place_of_eos(name: str | None) -> None:
-    batch = make_batch(LENGTHS, seed=1)
-    found, told = counted(specdec(name), batch, bos_token=9)
-    assert not told.forced_tokens
-    assert found[0]["tokens"].tolist() != beam1(verifier(), batch)[0]["tokens"].tolist()
 
 
 def test_relaxed_output_and_samples_begin_with_it_too() -> None:

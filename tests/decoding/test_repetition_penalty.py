@@ -17,15 +17,12 @@ from strict import (
     EOS,
     PAD,
     UNK,
-    K,
-    make_drafter,
     one_row,
     verifier,
 )
 from torch import Tensor
 
-from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 
@@ -79,7 +76,7 @@ def assert_greedy(generator: SpeculativeGenerator, batch: Any, expected: list[An
 
 @examples(60)
 @given(
-    name=st.sampled_from(VARIANTS),
+    name=st.sampled_from([*VARIANTS, "none"]),
     lengths=st.sampled_from([[6], [6, 2, 9, 1, 4]]),
     seed=st.integers(0, 99),
     k=st.integers(1, 6),
@@ -114,25 +111,6 @@ def test_what_a_script_drafts(
     expected = all_greedy(batch, limits)
     right = [{"tokens": torch.tensor(tokens)} for tokens, _ in expected]
     script = corrupted(right, most + 1, corruption, len(DICTIONARY), seed)
-    controller = make_policy(name, k)
+    controller = NoDrafts() if name == "none" else make_policy(name, k)
     generator = scripted_generator(verifier(), script, controller, limits=limits)
     assert_greedy(generator, batch, expected)
-
-
-@examples(40)
-@given(
-    name=st.sampled_from(["block", "causal, features", "causal, all shared"]),
-    controller=st.sampled_from(["none", "constant", "heuristic", "tree"]),
-    lengths=st.sampled_from([[6], [5, 3, 9, 1]]),
-    seed=st.integers(0, 99),
-    penalty=PENALTIES,
-)
-def test_what_a_drafter_drafts(
-    name: str, controller: str, lengths: list[int], seed: int, penalty: float
-) -> None:
-    limits = GenerationLimits(max_len_b=MOST, repetition_penalty=penalty)
-    batch, options = make_batch(lengths, seed=seed), CONTROLLERS[controller]()
-    generator = build_generator(
-        verifier(), make_drafter(name), DICTIONARY, block_size=K, limits=limits, controller=options
-    )
-    assert_greedy(generator, batch, all_greedy(batch, limits))

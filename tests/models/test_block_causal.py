@@ -17,10 +17,10 @@ from drafters import (
     make_causal,
     make_targets,
     slot_logits,
+    slot_scores,
 )
 
 from specdec_plugins.host.checkpoints import without_copies
-from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
 
 PAD, EOS = 1, 2
@@ -37,12 +37,6 @@ def task_with_verifier(block_size: int = 4, **overrides: Any) -> Namespace:
 
 def drafter_of(name: str, block_size: int = 4, **overrides: Any) -> Any:
     return make_causal(task_with_verifier(block_size), **{**VARIANTS[name], **overrides})
-
-
-def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
-    """What the slots with states ``x`` may hold after the tokens ``last``."""
-    scorer = model.decoder.slot_scorer()
-    return scorer.read(*scorer(x, last))
 
 
 def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, thinned
-from drafters import make_block, make_causal, save_checkpoint
+from drafters import make_block, make_causal, save_checkpoint, slot_scores
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import traced
@@ -21,7 +21,6 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.exported_step import example_inputs
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -47,11 +46,6 @@ def make(kind: str, tokens: list[int] | None = None) -> Any:
     if tokens is not None:
         model.decoder.draft_vocabulary = torch.tensor(tokens)
     return model
-
-
-def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
-    scorer = model.decoder.slot_scorer()
-    return scorer.read(*scorer(x, last))
 
 
 @examples(25)

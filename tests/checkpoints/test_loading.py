@@ -137,15 +137,6 @@ class TestSafeGlobals:
             torch.load(path, weights_only=True)
 
 
-def test_the_format_before_hydra(checkpoint: Path) -> None:
-    args = argparse.Namespace(**vars(make_model_args()), task="translation", data=["data"])
-    args.criterion, args.optimizer, args.source_lang = "cross_entropy", None, "en"
-    state = load_state(save_changed(checkpoint, cfg=..., args=args))
-    assert state["cfg"]["model"].arch == "transformer"
-    assert state["cfg"]["task"].source_lang == "en"
-    assert state["num_updates"] == 7
-
-
 class Payload:
     """Pickled, it asks whoever reads it to call a function."""
 

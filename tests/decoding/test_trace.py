@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -45,8 +46,9 @@ def traced_steps(name: str, kind: str, sampled: bool) -> Iterator[tuple[int, lis
             at += step.committed
 
 
+@cache
 @torch.no_grad()
-def whole_pass(row: int, tokens: list[int]) -> torch.Tensor:
+def whole_pass(row: int, tokens: tuple[int, ...]) -> torch.Tensor:
     """``(tokens + 1, vocabulary)`` the verifier's probabilities of what comes after a beginning of
     any length, for a row."""
     source = make_batch(LENGTHS, seed=0)["net_input"]["src_tokens"][row, -LENGTHS[row] :]
@@ -80,7 +82,7 @@ def test_p_is_what_the_verifier_says_in_a_whole_pass(name: str, kind: str, sampl
             way = way_before(step, place)
             # What comes after an EOS, or where one is forced, is of no use.
             if len(told) + len(way) < 12 and DICTIONARY.eos() not in way:
-                lprobs = whole_pass(row, told + way)[-1]
+                lprobs = whole_pass(row, (*told, *way))[-1]
                 p = lprobs.softmax(-1) if sampled else lprobs.exp()
                 assert step.p[place] == pytest.approx(float(p[DICTIONARY.index(symbol)]), rel=1e-4)
                 checked += 1

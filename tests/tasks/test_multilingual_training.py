@@ -34,13 +34,13 @@ class World:
         self.verifier = STAND_INS[kind].save(folder / "verifier.pt")
         draw = random.Random(1)
         words = make_dictionary().symbols[4:]
-        lines = [" ".join(draw.choices(words, k=draw.randint(2, 8))) for _ in range(50)]
+        lines = [" ".join(draw.choices(words, k=draw.randint(2, 8))) for _ in range(30)]
         outputs = [one.text for one in self.translator(strategy="AR").translate(lines)]
-        for split, part in (("train", slice(40)), ("valid", slice(40, 50))):
+        for split, part in (("train", slice(20)), ("valid", slice(20, 30))):
             for language, texts in (("en", lines), ("de", outputs)):
                 text = "".join(f"{line}\n" for line in texts[part])
                 (folder / f"{split}.en-de.{language}").write_text(text, "utf-8")
-        self.sources = lines[40:]
+        self.sources = lines[20:]
         self.logs = run_train(
             folder,
             folder / "drafter",

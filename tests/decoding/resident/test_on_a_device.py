@@ -63,10 +63,16 @@ def make(model: Any, engine: Engine, controller: str, **given: Any) -> Speculati
 RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
 
 
-@thinned(controller=sorted(CONTROLLERS), rule=RULES, resident=[False, True])
+CASES = [(name, False) for name in sorted(CONTROLLERS)]
+CASES += [(name, True) for name in ("none", "constant", "tree", "confidence")]
+
+
+@thinned(case=CASES, rule=RULES)
 def test_every_controller_says_there_what_it_says_here(
-    controller: str, rule: str, resident: bool, pair: Any
+    case: tuple[str, bool], rule: str, pair: Any
 ) -> None:
+    """By the ordinary loop and by recorded steps."""
+    controller, resident = case
     limits = {"unkpen": 0.5, "repetition_penalty": 1.2, "min_len": 2, "max_len_b": 8}
     batch, found = make_batch([5, 9], seed=3), []
     for model in pair:

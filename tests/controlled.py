@@ -10,11 +10,13 @@ from drafters import make_block, make_causal
 from scripted import DICTIONARY, ScriptedHead, traced
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, Engines
 
 K = 4
 DRAFTERS: dict[str, dict[str, Any]] = {
@@ -61,6 +63,28 @@ def make_generator(
     limits = GenerationLimits(max_len_b=max_len_b)
     drafts = cached, controller
     return traced(SpeculativeGenerator(verifier(), drafts, DICTIONARY, rule, limits))
+
+
+def build(
+    engine: Engine,
+    name: str,
+    controller: Controller,
+    rule: AcceptanceRule | None = None,
+    k: int = K,
+    **limits: Any,
+) -> SpeculativeGenerator:
+    """The pair's generator, with steps by an engine."""
+    return build_generator(
+        verifier(),
+        drafter(name),
+        DICTIONARY,
+        block_size=k,
+        rule=rule,
+        limits=GenerationLimits(**limits),
+        controller=controller,
+        head=HEAD,
+        engines=Engines.both(engine),
+    )
 
 
 def make_policy(name: str, k: int, **given: Any) -> Controller:

@@ -18,7 +18,7 @@ from specdec_plugins.checkpoints.pair import init_encoder_from, write_initial_ch
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 
-KINDS = ("modern", "fused, joint", "fused, numbered norms", "fused, embed_out, separate")
+KINDS = ("fused, joint", "fused, numbered norms", "fused, embed_out, separate")
 KINDS += ("fused, tied, separate", "no versions")
 
 

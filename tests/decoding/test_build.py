@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_verifier, thinned
-from controlled import HEAD, K, drafter, verifier
+from controlled import build
 from drafters import make_block, make_causal, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,6 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.engines.engine import Engines
 
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
@@ -137,19 +136,6 @@ def test_a_block_that_was_not_trained_is_refused(k: int) -> None:
         alone(drafter, k)
 
 
-def make(controller: str, **limits: Any) -> SpeculativeGenerator:
-    return build_generator(
-        verifier(),
-        drafter("causal"),
-        DICTIONARY,
-        block_size=K,
-        limits=GenerationLimits(**{"max_len_b": 20, **limits}),
-        head=HEAD,
-        engines=Engines.both(JOINING),
-        controller=CONTROLLERS[controller](),
-    )
-
-
 def outputs(generator: SpeculativeGenerator) -> Any:
     found = generator.generate([], make_batch([5, 3], seed=7))
     return [(one["tokens"].tolist(), one["accepted"]) for (one,) in found]
@@ -163,8 +149,9 @@ def outputs(generator: SpeculativeGenerator) -> Any:
 )
 def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     limits = {"min_len": least, "max_len_b": 20}
-    expected = outputs(make(controller, **limits))
-    warmed = make(controller, **limits)
+    given: Any = JOINING, "causal", CONTROLLERS[controller]()
+    expected = outputs(build(*given, **limits))
+    warmed = build(*given, **limits)
     torch.manual_seed(3)
     state = torch.get_rng_state()
     assert warm_up(warmed, DICTIONARY, rows, 1024) > 0

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, HEAD, K, drafter, verifier
+from controlled import DRAFTERS, K, build, drafter, verifier
 from hypothesis import given
 from hypothesis import strategies as st
 from joining import JOINING
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -32,23 +31,6 @@ LIMITS: dict[str, dict[str, Any]] = {
     "warmer": {"temperature": 1.7},
     "repetition": {"repetition_penalty": 1.4},
 }
-
-
-def decode(
-    engine: EagerEngine, name: str, lengths: list[int], seed: int, limited: str, **given: Any
-) -> Any:
-    limits = GenerationLimits(max_len_b=20, **LIMITS[limited])
-    generator = build_generator(
-        verifier(),
-        drafter(name),
-        DICTIONARY,
-        block_size=K,
-        limits=limits,
-        head=HEAD,
-        engines=Engines.both(engine),
-        **given,
-    )
-    return generator.generate([], make_batch(lengths, seed=seed))
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -72,12 +54,12 @@ def assert_same(found: Any, expected: Any) -> None:
 def test_decoding(
     name: str, controller: str, relaxed: bool, limited: str, lengths: list[int], seed: int
 ) -> None:
-    given: dict[str, Any] = {
-        "controller": CONTROLLERS[controller](),
-        "rule": RelaxedRule(3, 2.0) if relaxed else StrictRule(),
-    }
-    expected = decode(EXACT, name, lengths, seed, limited, **given)
-    assert_same(decode(JOINING, name, lengths, seed, limited, **given), expected)
+    rule, batch = RelaxedRule(3, 2.0) if relaxed else StrictRule(), make_batch(lengths, seed=seed)
+    found, expected = (
+        build(engine, name, CONTROLLERS[controller](), rule, max_len_b=20, **LIMITS[limited])
+        for engine in (JOINING, EXACT)
+    )
+    assert_same(found.generate([], batch), expected.generate([], batch))
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

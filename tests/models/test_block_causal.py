@@ -90,24 +90,23 @@ def test_the_decoders_input_is_the_verifiers() -> None:
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
+@torch.no_grad()
 def test_masks_are_no_word() -> None:
     """A mask's input is an embedding of its own: a genuine ``<unk>`` is told from it."""
     model = make_causal()
     source, lengths, target, cuts = inputs([9], [[4]])
     target[0, 2] = 3
-    logits = slot_logits(model(batch_of(source, lengths, target, cuts)))
-    with torch.no_grad():
-        model.decoder.mask_embedding += 1
-    assert not torch.allclose(slot_logits(model(batch_of(source, lengths, target, cuts))), logits)
-    with torch.no_grad():
-        model.decoder.mask_embedding -= 1
-        model.decoder.embed_tokens.weight[3] += 1
-    assert not torch.allclose(slot_logits(model(batch_of(source, lengths, target, cuts))), logits)
+    batch = batch_of(source, lengths, target, cuts)
+    logits = slot_logits(model(batch))
+    model.decoder.mask_embedding += 1
+    assert not torch.allclose(slot_logits(model(batch)), logits)
+    model.decoder.mask_embedding -= 1
+    model.decoder.embed_tokens.weight[3] += 1
+    assert not torch.allclose(slot_logits(model(batch)), logits)
     target[0, 2] = 7
-    without = slot_logits(model(batch_of(source, lengths, target, cuts)))
-    with torch.no_grad():
-        model.decoder.embed_tokens.weight[3] += 1
-    assert torch.equal(slot_logits(model(batch_of(source, lengths, target, cuts))), without)
+    without = slot_logits(model(batch))
+    model.decoder.embed_tokens.weight[3] += 1
+    assert torch.equal(slot_logits(model(batch)), without)
 
 
 @pytest.mark.parametrize("name", ["shared encoder", "all of the verifier"])

@@ -165,11 +165,6 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
         (SAMPLED, SamplingRule(), "sampling"),
         ({"sampling": True, "sampling_topk": 3}, SamplingRule(3), "sampling (sampling_topk 3)"),
         (
-            {"sampling": True, "sampling_topp": 0.9},
-            SamplingRule(sampling_topp=0.9),
-            "sampling (sampling_topp 0.9)",
-        ),
-        (
             {"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5},
             SamplingRule(3, 0.5),
             "sampling (sampling_topk 3, sampling_topp 0.5)",

@@ -94,7 +94,7 @@ def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
     """And once more a sentence for its source, of trees for the first lattice."""
     batch = to_gpu(make_batch([5]))
     with emulated() as emulation:
-        generator = make(pair[1], recorded(), controller, limits={"min_len": 8})
+        generator = make(pair[1], recorded(), controller, limits={"min_len": 5})
         generator.generate([], batch)  # What is made once is made.
         emulation.counts.clear()
         generator.statistics = DecodingStatistics()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, drafter, verifier
+from controlled import DRAFTERS, K, build
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import by_call, by_graph, recorded
@@ -22,13 +22,11 @@ from specdec_plugins.decoding.acceptance import (
     SamplingRule,
     StrictRule,
 )
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.cuda_graphs import Replay
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.engine import Engine
 
 CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
 CONTROLLERS = {
@@ -52,16 +50,8 @@ EAGER = EagerEngine("float64")
 def make(
     engine: Engine, name: str, controller: str, rule: AcceptanceRule, **limits: Any
 ) -> SpeculativeGenerator:
-    return build_generator(
-        verifier(),
-        drafter(name),
-        DICTIONARY,
-        block_size=1 if controller == "short" else K,
-        rule=rule,
-        limits=GenerationLimits(**limits),
-        controller=CONTROLLERS[controller],
-        engines=Engines.both(engine),
-    )
+    k = 1 if controller == "short" else K
+    return build(engine, name, CONTROLLERS[controller], rule, k, **limits)
 
 
 def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.machine import python_path, python_program
+from specdec_plugins.machine import python_program
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class SystemProcess:
 
 def environment(threads: int) -> dict[str, str]:
     """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
-    fixed = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
+    fixed = dict.fromkeys(THREADS, str(threads))
     if not sys.warnoptions:
         fixed["PYTHONWARNINGS"] = "ignore"
     return {**PASSIVE, **os.environ, **fixed}

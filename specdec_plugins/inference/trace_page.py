@@ -65,7 +65,7 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     """
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")
-    trace = OutputLines(path, resume, "--trace")
+    trace = OutputLines(path, resume)
     if trace.done < output.done:
         raise InferenceError(
             f"--trace {path}: has {trace.done} lines, {output.path} already {output.done}; name "

@@ -16,7 +16,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
@@ -41,7 +40,7 @@ class Decoded:
     """Seconds of decoding each batch, and nothing else."""
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    columns: dict[str, list[object]] = field(default_factory=dict)
     """Columns of ``Run.sentences``."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""

@@ -18,12 +18,7 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import (
-    build_generator,
-    checked_block_size,
-    recommended,
-    warm_up,
-)
+from specdec_plugins.decoding.build import build_generator, checked_block_size, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone

@@ -35,7 +35,7 @@ from specdec_plugins.models.lattice import PreviousTokenHead, SlotScorer, TokenC
 from specdec_plugins.models.layers import Projection, positioned, projection
 
 
-def option_of(default: Any, text: str) -> Any:
+def option_of(default: object, text: str) -> Any:
     """Return the field of an option with its help text."""
     return field(default=default, metadata={"help": text})
 

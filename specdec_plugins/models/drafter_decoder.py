@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.lattice import LogitScorer, SlotScorer
-from specdec_plugins.models.layers import (
-    DecoderLayerRunner,
-    KeysValues,
-    Projection,
-    position_table,
-)
+from specdec_plugins.models.layers import DecoderLayerRunner, KeysValues, Projection, position_table
 from specdec_plugins.models.rows import keep_rows
 
 if TYPE_CHECKING:

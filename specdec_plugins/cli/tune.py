@@ -86,9 +86,7 @@ def main(argv: Sequence[str]) -> None:
             slower = 100 * (chosen.middle / timed[0].middle - 1)
             how = f"{slower:.1f} % slower than" if slower else "still"
             put(f"Stored: {chosen.mode}, {how} the fastest.\n")
-    loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
-    put(f"\nSeconds to load, compile and convert: {loaded}.\n")
-    put(f"Stored for --controller auto in {path}.\n" if path else "Nothing is stored.\n")
+    put(f"\nStored for --controller auto in {path}.\n" if path else "\nNothing is stored.\n")
 
 
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:

@@ -36,16 +36,6 @@ RECORDED = (32, 64, 128)
 """Source tokens of the made-up sentences with which each size is recorded."""
 
 
-def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
-    """Return the block size to use, by default the drafter's."""
-    trained = drafter.block_size
-    size = trained if block_size is None else block_size
-    if not 1 <= size <= trained:
-        reason = f"the drafter was trained for blocks of 1 to {trained}"
-        raise ValueError(f"--block-size {size}: {reason}")
-    return size
-
-
 def recommended(
     controller: Controller, drafter: Drafter, rule: AcceptanceRule, engine: Engine
 ) -> Controller:
@@ -101,7 +91,7 @@ def build_generator(
     engines = choices.get("engines") or Engines.both(EagerEngine())
     drafts = None
     if drafter is not None and controller.drafts:
-        block_size = checked_block_size(drafter, choices.get("block_size"))
+        block_size = drafter.slots(choices.get("block_size"))
         controller = recommended(controller, drafter, rule, engines.verifier)
         drafter.attach_verifier(verifier)
         ready = controller.ready(block_size, choices.get("head"))

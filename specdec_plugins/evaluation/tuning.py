@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -76,8 +75,6 @@ class Trial:
     modes: list[Mode]
     note: Callable[[str], object]
     """Shows the progress."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds to load each kind: compilation, conversion."""
     _translators: dict[Mode, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -86,15 +83,12 @@ class Trial:
             kind = self._kind(mode)
             if kind in self._translators:
                 continue
-            name = f"trees, {kind.drafter_precision or 'own'} drafts" if kind.tree else str(kind)
-            self.note(f"loading {name}")
-            begin = time.perf_counter()
+            self.note(f"loading {kind}")
             translator = load_translator(kind.applied(self.settings))
-            if translator.not_by_ctranslate2 is not None:
+            if translator.not_by_ctranslate2 is None:
+                self._translators[kind] = translator
+            else:
                 self.modes.remove(mode)
-                continue
-            self._translators[kind] = translator
-            self.seconds[name] = time.perf_counter() - begin
 
     def _kind(self, mode: Mode) -> Mode:
         """Return the first of the modes that have the same models."""

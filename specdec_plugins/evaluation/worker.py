@@ -84,11 +84,14 @@ class SystemProcess:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, other_end = Pipe()
+        environment = PASSIVE | os.environ | dict.fromkeys(THREADS, str(threads))
+        if not sys.warnoptions:
+            environment["PYTHONWARNINGS"] = "ignore"
         with other_end:
             self._process = subprocess.Popen(
                 python_program(CODE, other_end.fileno()),
                 pass_fds=[other_end.fileno()],
-                env=environment(threads),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 # Ctrl-C is for this process, which then ends the others.
@@ -128,11 +131,3 @@ class SystemProcess:
         message, where = answer
         logger.debug("%s: %s", self.name, where)
         raise InferenceError(f"{self.name}: {message}")
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
-    fixed = dict.fromkeys(THREADS, str(threads))
-    if not sys.warnoptions:
-        fixed["PYTHONWARNINGS"] = "ignore"
-    return {**PASSIVE, **os.environ, **fixed}

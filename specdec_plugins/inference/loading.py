@@ -18,7 +18,7 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import build_generator, checked_block_size, recommended, warm_up
+from specdec_plugins.decoding.build import build_generator, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
@@ -84,7 +84,7 @@ def _load(settings: Settings) -> Translator:
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
     block_size = (settings.block_size or LONGEST) if settings.draft_source else None
     if drafter is not None:
-        block_size = checked_block_size(drafter, settings.block_size)
+        block_size = drafter.slots(settings.block_size)
         if settings.strategy == "specdec":
             about = drafter, settings.rule, engines.verifier
             settings = replace(settings, controller=recommended(settings.controller, *about))

@@ -75,11 +75,7 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
 
 
 def read_trace(path: str) -> Iterator[SentenceTrace]:
-    """Yield the sentences of a trace file.
-
-    Raises:
-        InferenceError: a line that is no sentence.
-    """
+    """Yield the sentences of a trace file."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:

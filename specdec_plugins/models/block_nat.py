@@ -143,11 +143,7 @@ class BlockDrafter(Drafter):
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> BlockDrafter:
-        """Build from the namespace.
-
-        Raises:
-            ValueError: a flag that this drafter cannot honour.
-        """
+        """Build from the namespace."""
         cls.check_task(task)
         block(args)
         if getattr(args, "layernorm_embedding", False):

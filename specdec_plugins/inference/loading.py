@@ -13,7 +13,7 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
-from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.export import load_dictionary
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
@@ -55,8 +55,8 @@ def load_translator(settings: Settings | str | Path) -> Translator:
             with the languages and the controller that were chosen.
 
     Raises:
-        CheckpointError: a checkpoint that cannot be used, or not in this role.
-        InferenceError: dictionaries, tokenizer or BPE that cannot be loaded.
+        CheckpointError: a checkpoint that cannot be used, or not in this role, or dictionaries.
+        InferenceError: tokenizer or BPE that cannot be loaded.
         EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
@@ -153,14 +153,7 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
         raise InferenceError(
             f"{checkpoint}: does not name its languages; give --source-lang and --target-lang"
         )
-    dictionaries = []
-    for path in (Path(settings.data, f"dict.{language}.txt") for language in (source, target)):
-        if not path.is_file():
-            raise InferenceError(f"{path}: no such file; name its folder by --dictionaries")
-        try:
-            dictionaries.append(TranslationSpecdecTask.load_dictionary(str(path)))
-        except Exception as error:  # fairseq raises bare exceptions of several kinds
-            raise InferenceError(f"{path}: is no fairseq dictionary ({one_line(error)})") from error
+    dictionaries = [load_dictionary(settings.data, language) for language in (source, target)]
     cfg = TranslationSpecdecConfig(
         data=settings.data,
         source_lang=source,

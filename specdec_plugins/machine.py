@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 ABILITIES = (("amx_tile",), ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"), ("avx512_bf16",))
 """Linux's names of instructions that kernels are chosen by; of each group the first counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
+PARENT = str(Path(__file__).parents[1])
 
 
 def give_back() -> None:
@@ -75,15 +76,10 @@ def _busy_seconds() -> float:
     return sum(busy) / os.sysconf("SC_CLK_TCK")
 
 
-def python_path() -> str:
-    """Return the ``PYTHONPATH`` with which other processes import this very package."""
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return os.pathsep.join(filter(None, paths))
-
-
 def python_program(code: str, *arguments: object) -> list[str]:
-    """Return the command that runs Python code, and imports nothing from the current folder."""
-    safe = f"import sys; sys.path[:] = filter(None, sys.path)\n{code}"
+    """Return the command that runs Python code, which imports this very package and nothing from
+    the current folder."""
+    safe = f"import sys; sys.path[:] = [{PARENT!r}, *filter(None, sys.path)]\n{code}"
     return [sys.executable, "-c", safe, *map(str, arguments)]
 
 

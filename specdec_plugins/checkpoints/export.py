@@ -105,7 +105,7 @@ def load_dictionary(folder: str, language: str | None) -> Dictionary:
         return Dictionary.load(path)
     except Exception as error:  # fairseq raises several kinds
         fault = f"cannot be read as a dictionary ({one_line(error)})"
-        raise CheckpointError(f"{path}: {fault}; name its folder, and the languages") from error
+        raise CheckpointError(f"{path}: {fault}; name its folder by --dictionaries") from error
 
 
 def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:

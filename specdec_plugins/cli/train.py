@@ -17,7 +17,7 @@ import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command
-from specdec_plugins.files.errors import InferenceError, UsageError
+from specdec_plugins.files.errors import ConfigError, InferenceError
 from specdec_plugins.files.output import LOCK, locked
 from specdec_plugins.tasks.recipes import flag, known, with_recipe
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     """Train; fairseq reads the command line itself."""
     whole = with_plugin(with_recipe(argv))
     if not any(known(whole, ["--arch", "-a"])[0].values()) and not {"-h", "--help"} & {*argv}:
-        raise UsageError("give a folder of binarised text, and --recipe or --arch; see --help")
+        raise ConfigError("give a folder of binarised text, and --recipe or --arch; see --help")
     sys.argv[1:] = whole
     with save_dir_reserved(whole):
         # Here, since this sets up the logging of a training.
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
             raise InferenceError(f"training went wrong ({one_line(error)}); {remedy}") from error
         except Exception as error:
             if str(error).startswith("--"):
-                raise UsageError(str(error)) from error
+                raise ConfigError(str(error)) from error
             if str(error).startswith(UNFIT):
                 raise InferenceError(f"{one_line(error)} ({unfit(whole, error)})") from error
             raise  # where it came from is of use

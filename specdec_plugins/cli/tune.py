@@ -6,7 +6,8 @@ It tries AR by our loop and by CTranslate2, trees of several sizes, and with str
 drafts in int8, as far as that is installed. The table is stored for this pair, machine, number of
 threads, precision, rule and these versions. With strict acceptance `--controller auto`, the
 default, takes the fastest mode of the batch size from then on, and `--strategy AR` the faster
-backend. The other flags are specdec-translate's.
+backend. `--check` times the stored mode and its nearest rivals again, on other lines, and stores
+nothing. The other flags are specdec-translate's.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ from tqdm import tqdm
 
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_modes
+from specdec_plugins.evaluation.tuning import (
+    GREEDY,
+    Trial,
+    example,
+    lines_to_try,
+    list_modes,
+    rivals,
+)
 from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.tuned_modes import Table, Timed, describe, save_table
+from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, save_table
 from specdec_plugins.machine import choose_threads, processor_name
 
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
@@ -36,6 +44,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.group.add_argument
     add("--batch", metavar="N", type=positive, nargs="+", default=[1], help="batch sizes (1)")
     add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
+    add("--check", action="store_true", help="is the stored mode the fastest for other lines, too?")
     return parser.parse(argv)
 
 
@@ -49,27 +58,35 @@ def main(argv: Sequence[str]) -> None:
     settings = make_settings(args)
     choose_threads()
     threads = torch.get_num_threads()
+    key = describe(settings, threads)
+    stored = load_table(key) if args.check else None
+    if args.check and stored is None:
+        raise ValueError("--check: no table of this pair is stored here; run without it first")
     with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 
         def note(what: str) -> None:
             bar.set_description_str(what)
             bar.update()
 
-        trial = Trial(settings, list_modes(settings), note)
+        modes = rivals(stored, sizes) if stored else list_modes(settings)
+        trial = Trial(settings, modes, note)
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
-        batches = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
-    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    stored = save_table(Table(describe(settings, threads), made, batches))
+        batches = {s: trial.run(s, lines_to_try(lines, s, args.check)) for s in sizes}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    path = None if stored else save_table(Table(key, now, batches))
     if args.quiet:
         return
     about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
     put(f"{', '.join(about)}\n")
     for size, timed in batches.items():
         put("".join(f"{line}\n" for line in _table(size, timed)))
-    loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
-    put(f"\nSeconds to load, compile and convert: {loaded}.\n")
-    put(f"Stored for --controller auto in {stored}.\n")
+        if stored is not None:
+            chosen = next(item for item in timed if item.mode == stored.at(size)[0].mode)
+            slower = 100 * (chosen.middle / timed[0].middle - 1)
+            how = f"{slower:.1f} % slower than" if slower else "still"
+            put(f"Stored: {chosen.mode}, {how} the fastest.\n")
+    put(f"\nStored for --controller auto in {path}.\n" if path else "\nNothing is stored.\n")
 
 
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:

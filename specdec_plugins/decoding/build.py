@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from copy import copy, deepcopy
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -27,6 +26,7 @@ from specdec_plugins.models.drafter import Drafter
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from fairseq.models.transformer import TransformerModelBase
+    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +34,6 @@ GPU_NODES = 32
 """Nodes of the recommended trees on a GPU."""
 RECORDED = (32, 64, 128)
 """Source tokens of the made-up sentences with which each size is recorded."""
-
-
-def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
-    """Return the block size to use, by default the drafter's."""
-    trained = drafter.block_size
-    size = trained if block_size is None else block_size
-    if not 1 <= size <= trained:
-        reason = f"the drafter was trained for blocks of 1 to {trained}"
-        raise ValueError(f"--block-size {size}: {reason}")
-    return size
 
 
 def recommended(
@@ -67,20 +57,26 @@ def recommended(
     on_cpu = next(drafter.parameters()).device.type == "cpu"
     if controller.max_rows is None and rule.lossless and on_cpu:
         options["max_rows"] = 2 if engine.in_place else 1
+    logger.info("--controller auto: %s", Tree(**options))
     return Tree(**options)
+
+
+class Choices(TypedDict, total=False):
+    """Choices for a generator; None is the default."""
+
+    block_size: int | None
+    rule: AcceptanceRule | None
+    limits: GenerationLimits | None
+    controller: Controller | None
+    head: Head | None
+    engines: Engines | None
 
 
 def build_generator(
     verifier: TransformerModelBase,
     drafter: Drafter | None,
     tgt_dict: Dictionary,
-    *,
-    block_size: int | None = None,
-    rule: AcceptanceRule | None = None,
-    limits: GenerationLimits | None = None,
-    controller: Controller | None = None,
-    head: Head | None = None,
-    engines: Engines | None = None,
+    **choices: Unpack[Choices],
 ) -> SpeculativeGenerator:
     """Return a generator; without a drafter, of plain AR.
 
@@ -88,33 +84,32 @@ def build_generator(
 
     Raises:
         ValueError: a block size or a controller that does not fit the drafter.
-        UnsupportedModelError: a verifier that cannot be run exactly.
+        EngineError: a verifier that cannot be run exactly.
     """
-    controller, engines = controller or Constant(), engines or Engines.both(EagerEngine())
-    rest = rule, limits, engines.verifier
-    if drafter is None or not controller.drafts:
-        return SpeculativeGenerator(verifier, None, tgt_dict, *rest)
-    block_size = checked_block_size(drafter, block_size)
-    if isinstance(controller, Auto):
-        controller = recommended(controller, drafter, rule or StrictRule(), engines.verifier)
-        logger.info("--controller auto: %s", controller)
-    drafter.attach_verifier(verifier)
-    drafts = CachedDrafter(drafter, engines.drafter), controller.ready(block_size, head)
-    return SpeculativeGenerator(verifier, drafts, tgt_dict, *rest)
+    rule = choices.get("rule") or StrictRule()
+    controller = choices.get("controller") or Constant()
+    engines = choices.get("engines") or Engines.both(EagerEngine())
+    drafts = None
+    if drafter is not None and controller.drafts:
+        block_size = drafter.slots(choices.get("block_size"))
+        controller = recommended(controller, drafter, rule, engines.verifier)
+        drafter.attach_verifier(verifier)
+        ready = controller.ready(block_size, choices.get("head"))
+        drafts = CachedDrafter(drafter, engines.drafter), ready
+    limits = choices.get("limits")
+    return SpeculativeGenerator(verifier, drafts, tgt_dict, rule, limits, engines.verifier)
 
 
-def warm_up(
-    generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
-) -> float:
+def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int) -> None:
     """Decode made-up batches of ``rows`` sentences in common sizes, for which engines and loops
-    compile, and of at most ``positions`` source tokens; return the seconds it took.
+    compile, and of at most ``positions`` source tokens.
 
     Controllers, statistics and torch's random numbers stay as they were.
     """
-    if not generator.controller.real:
-        return 0.0
-    start, device = time.perf_counter(), next(generator.model.parameters()).device
     trial, controller, limits = copy(generator), generator.controller, generator.limits
+    device = next(generator.model.parameters()).device
+    if not controller.real:
+        return
     if device.type == "cpu":
         batches = [(rows, 8, 8)]
     else:
@@ -128,7 +123,6 @@ def warm_up(
             batch = made_up(source, count, min(length, positions), device)
             trial.decode(batch, deepcopy(controller), DecodingStatistics())
     wait_for(device)
-    return time.perf_counter() - start
 
 
 def made_up(

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.batch import Batch, Results, prefixes_of
-from specdec_plugins.decoding.build import checked_block_size
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -49,7 +48,7 @@ class DrafterAlone:
         if verifier is not None:
             drafter.attach_verifier(verifier)
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
-        self.drafter, self.block_size = drafter, checked_block_size(drafter, block_size)
+        self.drafter, self.block_size = drafter, drafter.slots(block_size)
         self.limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)

@@ -69,10 +69,8 @@ class SpeculativeGenerator:
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:
-            raise ValueError(
-                f"--controller {self.controller.name}: looks at drafted tokens that are then not "
-                "verified, which --sampling must not depend on; use tree or constant"
-            )
+            fault = "looks at drafted tokens that are then not verified; use tree or constant"
+            raise ValueError(f"--controller {self.controller.name}: {fault}")
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         self.model, engine = verifier, engine or EagerEngine()
         self._source = drafter if isinstance(drafter, DraftSource) else None

@@ -17,7 +17,7 @@ FINITE = sys.float_info.max
 
 
 def option(
-    default: Any,
+    default: object,
     help: str,
     minimum: float = -math.inf,
     maximum: float = math.inf,
@@ -40,7 +40,7 @@ def option_types(*owners: type) -> dict[str, Any]:
     return {name: get_type_hints(owner)[name] for owner in owners for name in option_fields(owner)}
 
 
-def check_options(options: Any) -> None:
+def check_options(options: object) -> None:
     """Refuse a value out of its bounds, by its flag."""
     for name, declared in option_fields(type(options)).items():
         value, bounds = getattr(options, name), declared.metadata

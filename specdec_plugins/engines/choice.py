@@ -52,11 +52,7 @@ def is_installed(engine: str) -> bool:
 
 
 def check_drafter(engine: str, precision: str, drafter_precision: str | None, device: str) -> None:
-    """Refuse a precision of the drafter's own where the engine has only one.
-
-    Raises:
-        ValueError: the drafter's precision does not go with the engine.
-    """
+    """Refuse a precision of the drafter's own where the engine has only one."""
     name = engine_name(engine, precision, device)
     if drafter_precision not in (None, precision) and ENGINES[name].device != "cpu":
         raise ValueError(
@@ -66,34 +62,19 @@ def check_drafter(engine: str, precision: str, drafter_precision: str | None, de
 
 
 def engine_name(engine: str, precision: str, device: str) -> str:
-    """Return the engine that is asked for, or the one that ``auto`` stands for.
-
-    Raises:
-        ValueError: the engine does not compute in this precision on this device.
-    """
+    """Return the engine that is asked for, or the one that ``auto`` stands for."""
     kind = torch.device(device).type
     names = list(ENGINES) if engine == "auto" else [engine]
     suitable = [name for name in names if ENGINES[name].runs(precision, kind)]
     if not suitable:
-        choices = [
-            f"{name} ({', '.join(p for p in PRECISIONS if item.runs(p, kind))})"
-            for name, item in ENGINES.items()
-            if item.device in (None, kind)
-        ]
-        raise ValueError(
-            f"--engine {engine} --precision {precision}: not on {kind}; choose from "
-            f"{', '.join(choices)}"
-        )
+        choices = [f"--engine {name}" for name in ENGINES if ENGINES[name].runs(precision, kind)]
+        fault = f"--engine {engine} --precision {precision}: not on {kind}"
+        raise ValueError(f"{fault}; give {' or '.join(choices) or 'another precision'}")
     return next((name for name in suitable if is_installed(name)), suitable[0])
 
 
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
-    """Make the engine that is asked for.
-
-    Raises:
-        ValueError: the engine does not compute in this precision on this device.
-        EngineError: the engine is not installed.
-    """
+    """Make the engine that is asked for."""
     kind = ENGINES[engine_name(engine, precision, device)]
     if torch.device(device).type == "cuda":
         # See CudaGraphsEngine.ATTENTION; without graphs every length is another shape.
@@ -106,12 +87,7 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
 def choose_engines(
     engine: str, precision: str, drafter_precision: str | None, device: str
 ) -> Engines:
-    """Make one engine for both models, or two where their precisions differ.
-
-    Raises:
-        ValueError: an engine does not compute in its precision on this device.
-        EngineError: an engine is not installed.
-    """
+    """Make one engine for both models, or two where their precisions differ."""
     check_drafter(engine, precision, drafter_precision, device)
     chosen = choose_engine(engine, precision, device)
     if drafter_precision in (None, precision):

@@ -83,9 +83,6 @@ class ExportedStep:
         Args:
             run: the loaded step, called like the step.
             tolerated: relative error of the first results.
-
-        Raises:
-            RuntimeError: the difference is larger.
         """
         generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
         inputs = [

@@ -65,8 +65,8 @@ class _Int8Product(torch.autograd.Function):
         return F.linear(x, (weight * scale).t(), bias)
 
     @staticmethod
-    def symbolic(graph: Any, x: Any, weight: Any, scale: Any, zero: Any, bias: Any) -> Any:
-        result = graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, scale, zero, bias)
+    def symbolic(graph: Any, x: Any, weight: Any, *others: object) -> object:
+        result = graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, *others)
         sizes, outputs = x.type().sizes(), weight.type().sizes()[1:]
         return result.setType(
             x.type().with_sizes([*[None] * (len(sizes) - 1), *outputs]) if sizes else x.type()

@@ -36,13 +36,7 @@ class OnnxRuntimeEngine:
     in_place = False
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
-        """
-        Args:
-            precision: float32 or int8.
-
-        Raises:
-            EngineError: ONNX Runtime is not installed.
-        """
+        """``precision``: float32 or int8."""
         try:
             import onnx  # noqa: F401  # torch exports by it
             import onnxruntime
@@ -80,11 +74,7 @@ class OnnxRuntimeEngine:
             torch.set_num_threads(before)
 
     def prepare(self, step: Step) -> Run:
-        """Export and load a step.
-
-        Raises:
-            EngineError: the step cannot be exported, and PyTorch is not to run it.
-        """
+        """Export and load a step."""
         try:
             run = self.load(step)
             self._runners.add("onnxruntime")

@@ -1,4 +1,4 @@
-"""Calibration of a trained acceptance head: predictions, metrics, correction, diagram."""
+"""Calibration of a trained acceptance head: predictions, metrics, correction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.head_file import load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
-from specdec_plugins.decoding.kernels import Floats
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.fairseq_types import Sample
@@ -56,28 +55,20 @@ def metrics(predicted: Tensor, happened: Tensor, bins: int = BINS) -> dict[str, 
     et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2), ``brier`` the mean
     squared error (Brier 1950).
     """
-    count, mean, rate = _binned(predicted, happened, bins)
+    values = predicted.double().numpy()
+    count, predictions, events = (
+        np.histogram(values, bins, (0, 1), weights=weights)[0]
+        for weights in (None, values, happened.double().numpy())
+    )
     mixed = happened.any() and not happened.all()
     return {
         "slots": len(predicted),
         "observed": float(happened.float().mean()),
         "predicted": float(predicted.mean()),
         "auroc": float(roc_auc_score(happened.long(), predicted.double())) if mixed else math.nan,
-        "ece": float(np.average(np.abs(mean - rate), weights=count)) if len(count) else math.nan,
+        "ece": np.abs(predictions - events).sum() / count.sum() if count.any() else math.nan,
         "brier": float((predicted.double() - happened.double()).square().mean()),
     }
-
-
-def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Floats, Floats]:
-    """Return cases, mean prediction and observed rate of the bins that hold any."""
-    values = predicted.double().numpy()
-    count, predictions, events = (
-        np.histogram(values, bins, (0, 1), weights=weights)[0]
-        for weights in (None, values, happened.double().numpy())
-    )
-    filled = count > 0
-    count = count[filled]
-    return count, predictions[filled] / count, events[filled] / count
 
 
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
@@ -100,27 +91,22 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
 
 
 def report(predictions: Predictions) -> JsonObject:
-    """Return all metrics, of all slots and by slot; see :func:`_predicted`."""
-    result: JsonObject = {}
-    for name, (predicted, where) in _predicted(predictions).items():
+    """Return all metrics, of all slots and by slot.
+
+    ``token`` is of a token's probability if all before it are accepted, over decided slots;
+    ``survival`` of the running product, over slots before the sentence's end.
+    """
+    token, result = predictions.logits.float().sigmoid(), JsonObject()
+    kinds = {
+        "token": (token, predictions.decided),
+        "survival": (token.cumprod(-1), predictions.open),
+    }
+    for name, (predicted, where) in kinds.items():
         happened = predictions.survived
         result[name] = metrics(predicted[where], happened[where])
         by_slot = zip(predicted.T, happened.T, where.T)
         result[f"{name}_by_slot"] = [metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
     return result
-
-
-def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return two kinds of ``(blocks, slots)`` probabilities, and where they count.
-
-    ``token`` is that of a token if all before it are accepted, over decided slots; ``survival`` the
-    running product, over slots before the sentence's end.
-    """
-    token = predictions.logits.float().sigmoid()
-    return {
-        "token": (token, predictions.decided),
-        "survival": (token.cumprod(-1), predictions.open),
-    }
 
 
 class TrainedHead:

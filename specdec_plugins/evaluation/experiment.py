@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from specdec_plugins.decoding.statistics import COUNTS, RATES, DecodingStatistics
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
@@ -73,16 +74,15 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.memory is not None:
             figures["memory"] = self.memory
         if self.committed_tokens:
+            counts = DecodingStatistics()
+            vars(counts).update({name: getattr(self, name) or 0 for name in COUNTS})
             figures["tokens_per_second"] = self.committed_tokens / max(self.seconds, 1e-9)
             figures["control_share"] = (self.control_seconds or 0) / max(self.seconds, 1e-9)
-            figures["verification_rate"] = (self.verifier_calls or 0) / self.committed_tokens
-        if self.committed_tokens and self.verified_tokens is not None:
-            accepted, drafted = self.accepted_tokens or 0, self.drafted_tokens or 0
-            unwanted = self.verified_tokens - accepted
-            figures["acceptance_length"] = self.committed_tokens / (self.steps or 1)
-            figures["acceptance_rate"] = accepted / max(self.verified_tokens, 1)
-            figures["discard_rate"] = (drafted - accepted) / self.committed_tokens
-            figures["verified_discard_rate"] = unwanted / self.committed_tokens
+            figures["verification_rate"] = counts.verification_rate
+            if self.verified_tokens is not None:
+                figures |= {name: getattr(counts, name) for name in RATES}
+                unwanted = counts.verified_tokens - counts.accepted_tokens
+                figures["verified_discard_rate"] = unwanted / self.committed_tokens
         return figures
 
 

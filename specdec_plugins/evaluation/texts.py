@@ -85,8 +85,6 @@ class Sentences:
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
     """Return the lines of a text that ``flag`` names; they must hold a sentence."""
-    if max_lines is not None and max_lines < 1:
-        raise ValueError(f"--lines {max_lines}: must be at least 1")
     with InputLines.open(path) as source:
         lines = list(islice(source, max_lines))
         source.check()

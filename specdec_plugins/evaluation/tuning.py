@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -17,7 +16,7 @@ from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.inference.tuned_modes import Mode, Timed
+from specdec_plugins.inference.tuned_modes import Mode, Table, Timed
 
 TREES = (4, 6, 8, 12, 16)
 MIN_LINES, BATCHES = 8, 2
@@ -44,6 +43,12 @@ def list_modes(settings: Settings) -> list[Mode]:
     return modes + [Mode(size, precision) for precision in precisions for size in sizes]
 
 
+def rivals(table: Table, sizes: Sequence[int]) -> list[Mode]:
+    """Return AR, and the fastest modes of a table at these batch sizes."""
+    nearest = (timed.mode for size in sizes for timed in table.at(size)[:FINALISTS])
+    return list(dict.fromkeys((GREEDY, *nearest)))
+
+
 def example(folder: str) -> str:
     """Return the text of a pair's folder that modes are tried on."""
     texts = sorted(Path(folder).glob("example.*"))
@@ -52,11 +57,11 @@ def example(folder: str) -> str:
     return str(texts[0])
 
 
-def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
+def lines_to_try(lines: Sequence[Line], batch: int, again: bool = False) -> list[Line]:
     """Return the lines of a pass: drawn from the text, since its first ones need not be like the
-    rest; of a short text all, repeatedly."""
-    mixed = Random(1).sample(lines, len(lines))
-    return list(islice(cycle(mixed), max(MIN_LINES, BATCHES * batch)))
+    rest; of a short text all, repeatedly. ``again``: other lines."""
+    mixed, count = Random(1).sample(lines, len(lines)), max(MIN_LINES, BATCHES * batch)
+    return list(islice(cycle(mixed), again * count, (1 + again) * count))
 
 
 @dataclass
@@ -70,8 +75,6 @@ class Trial:
     modes: list[Mode]
     note: Callable[[str], object]
     """Shows the progress."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds to load each kind: compilation, conversion."""
     _translators: dict[Mode, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -80,15 +83,12 @@ class Trial:
             kind = self._kind(mode)
             if kind in self._translators:
                 continue
-            name = f"trees, {kind.drafter_precision or 'own'} drafts" if kind.tree else str(kind)
-            self.note(f"loading {name}")
-            begin = time.perf_counter()
+            self.note(f"loading {kind}")
             translator = load_translator(kind.applied(self.settings))
-            if translator.not_by_ctranslate2 is not None:
+            if translator.not_by_ctranslate2 is None:
+                self._translators[kind] = translator
+            else:
                 self.modes.remove(mode)
-                continue
-            self._translators[kind] = translator
-            self.seconds[name] = time.perf_counter() - begin
 
     def _kind(self, mode: Mode) -> Mode:
         """Return the first of the modes that have the same models."""

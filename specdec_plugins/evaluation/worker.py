@@ -16,11 +16,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.machine import python_path, python_program
+from specdec_plugins.machine import python_program
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Decoded:
     """Seconds of decoding each batch, and nothing else."""
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    columns: dict[str, list[object]] = field(default_factory=dict)
     """Columns of ``Run.sentences``."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
@@ -85,11 +84,14 @@ class SystemProcess:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, other_end = Pipe()
+        environment = PASSIVE | os.environ | dict.fromkeys(THREADS, str(threads))
+        if not sys.warnoptions:
+            environment["PYTHONWARNINGS"] = "ignore"
         with other_end:
             self._process = subprocess.Popen(
                 python_program(CODE, other_end.fileno()),
                 pass_fds=[other_end.fileno()],
-                env=environment(threads),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 # Ctrl-C is for this process, which then ends the others.
@@ -129,11 +131,3 @@ class SystemProcess:
         message, where = answer
         logger.debug("%s: %s", self.name, where)
         raise InferenceError(f"{self.name}: {message}")
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
-    fixed = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
-    if not sys.warnoptions:
-        fixed["PYTHONWARNINGS"] = "ignore"
-    return {**PASSIVE, **os.environ, **fixed}

@@ -13,14 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from specdec_plugins.files.errors import SpecdecError
-
-logger = logging.getLogger(__name__)
-
-Main = Callable[[list[str]], int | None]
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, text: str | None, usage: str | None = None) -> None:
         raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(program(), usage, text, formatter_class=raw, allow_abbrev=False)
+        super().__init__(None, usage, text, formatter_class=raw, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
@@ -49,19 +44,16 @@ def program() -> str:
 
 def command(
     interrupted: str = "interrupted", failed: int | None = None, logs: bool = True
-) -> Callable[[Main], Callable[..., int]]:
+) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Make a command of its main function; without arguments it takes the program's.
 
-    Errors that a user can mend end in one line; ``LOGLEVEL=DEBUG`` shows the traceback before it.
-    SIGTERM and SIGHUP clean up as Ctrl-C does; the status is then 128 and the signal's number.
-
-    Args:
-        interrupted: the line after an interruption.
-        failed: the status after an error; None: 2 for a ``ValueError``, and 1 otherwise.
-        logs: prepare the terminal; fairseq's trainer sets up its own logging.
+    Errors that a user can mend end in one line, and the status ``failed``, by default 2 for a
+    ``ValueError`` and 1 otherwise; ``LOGLEVEL=DEBUG`` shows the traceback before it. SIGTERM and
+    SIGHUP clean up as Ctrl-C does; the status is then 128 and the signal's number. Without ``logs``
+    the terminal is left to fairseq's trainer.
     """
 
-    def decorate(main: Main) -> Callable[..., int]:
+    def decorate(main: Callable[..., int | None]) -> Callable[..., int]:
         @wraps(main)
         def run(argv: Sequence[str] | None = None) -> int:
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -80,10 +72,9 @@ def command(
                 file = getattr(error, "filename", None)
                 if not (logs or file or isinstance(error, SpecdecError)):
                     raise  # from fairseq: its traceback is of use
-                status, message = failed or 1 + isinstance(error, ValueError), str(error)
-                if file and isinstance(error, OSError):
-                    message = f"{file}: {error.strerror}"
-                logger.debug("traceback:", exc_info=True)
+                status = failed or 1 + isinstance(error, ValueError)
+                message = f"{file}: {getattr(error, 'strerror', error)}" if file else str(error)
+                logging.getLogger(__name__).debug("traceback:", exc_info=True)
             tell(f"{program()}: {' '.join(message.split())}")
             return status
 
@@ -92,7 +83,7 @@ def command(
     return decorate
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+def _stop(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt(number)
 
 
@@ -104,7 +95,7 @@ def _prepare_terminal() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     level = os.environ.get("LOGLEVEL", "WARNING").upper()
-    logging.basicConfig(stream=sys.stderr, level=level, format=f"{program()}: %(message)s")
+    logging.basicConfig(level=level, format=f"{program()}: %(message)s")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
@@ -119,7 +110,6 @@ def put(text: str) -> None:
     """Write to standard output, at once."""
     try:
         print(text, end="", flush=True)
-    except OSError:
-        # Or Python would try again when it ends.
+    except OSError:  # Python must not try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise

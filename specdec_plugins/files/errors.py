@@ -20,19 +20,11 @@ class CheckpointError(SpecdecError, RuntimeError):
 
 
 class ConfigError(SpecdecError, ValueError):
-    """A saved configuration does not describe a model that can be built."""
-
-
-class UnsupportedModelError(SpecdecError, ValueError):
-    """Our steps cannot decode with a verifier."""
+    """A configuration, saved or on a command line, cannot be followed."""
 
 
 class EngineError(SpecdecError, ValueError):
-    """An engine cannot run here, or cannot run a step."""
-
-
-class UsageError(SpecdecError, ValueError):
-    """A command line, or a recipe on it, cannot be followed."""
+    """An engine cannot run here, or our steps not with a model."""
 
 
 def counted(count: int, name: str) -> str:

@@ -28,24 +28,15 @@ class Line:
 
 
 class InputLines:
-    """The lines of a binary stream, read one by one, so that typed lines are seen at once.
+    """The lines of a binary stream, each as soon as it is there, up to the first fault, which
+    :meth:`check` raises: the lines before it can be translated first."""
 
-    Iteration stops at the first fault, which :meth:`check` then raises: the lines before it can be
-    translated first.
-    """
-
-    def __init__(self, stream: BinaryIO, path: str | None = None) -> None:
-        self.path = path
-        self.name = path or "standard input"
-        self.number = 0
-        """Lines read so far."""
+    def __init__(self, stream: BinaryIO, path: str | None = None, number: int = 0) -> None:
+        """Begin after ``number`` lines of the file ``path``, or of standard input."""
+        self.path, self.number = path, number
         self.typed = stream.isatty()
-        self.is_file = path is not None and os.path.isfile(path)
-        """True if it can be read again."""
         self.drafts: InputLines | None = None
-        """A draft for each line."""
-        self._stream = stream
-        self._fault = ""
+        self._stream, self._fault = stream, ""
 
     @classmethod
     @contextmanager
@@ -59,29 +50,26 @@ class InputLines:
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
-        if not self.is_file:
+        if self.path is None or not os.path.isfile(self.path):
             return None
-        with open(str(self.path), "rb") as file:
+        with open(self.path, "rb") as file:
             return sum(1 for _ in file)
 
     def __iter__(self) -> Iterator[Line]:
-        drafts = iter(self.drafts or ())
+        drafts, name = iter(self.drafts or ()), self.path or "standard input"
         try:
-            while not self._fault and (line := self._stream.readline()):
+            while line := self._stream.readline():
                 self.number += 1
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-                text = text.removesuffix("\n").removesuffix("\r")
-                draft = next(drafts, None)
-                if self.drafts is not None and draft is None:
-                    missing = f"{self.drafts.name}: has no line {self.number}"
-                    self._fault = self.drafts._fault or missing
+                text, draft = text.removesuffix("\n").removesuffix("\r"), next(drafts, None)
+                if self.drafts and not draft:
+                    self._fault = self.drafts._fault or f"{self.drafts.path}: has fewer lines"
                     return
-                yield Line(self.number, text, draft=None if draft is None else draft.text)
+                yield Line(self.number, text, draft=draft.text if draft else None)
         except UnicodeDecodeError:
-            fault = f"line {self.number} is not UTF-8; unpack or convert the file (iconv)"
-            self._fault = f"{self.name}: {fault}"
+            self._fault = f"{name}: line {self.number} is not UTF-8; convert the file (iconv)"
         except OSError as error:
-            self._fault = f"{self.name}: cannot be read ({error.strerror or error})"
+            self._fault = f"{name}: cannot be read ({error.strerror or error})"
 
     def check(self, remedy: str = "") -> None:
         """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
@@ -90,36 +78,28 @@ class InputLines:
 
 
 class OutputLines:
-    """Lines written at once: after an interruption at most the last one is unfinished.
+    """Lines written at once: after an interruption at most the last one is unfinished."""
 
-    Nothing is changed until it is entered as a context.
-    """
-
-    def __init__(self, path: str, resume: bool = False, flag: str = "--output-path") -> None:
-        """Look at the output; ``-`` is standard output."""
-        self.path, self._name = path, f"{flag} {path}"
+    def __init__(self, path: str, resume: bool = False) -> None:
+        """Look at the output, which nothing changes yet; ``-`` is standard output."""
+        self.path = path
         self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
         """True if it is, or will be, an ordinary file."""
         self.done = 0
         """Complete lines of an earlier run, which stay."""
         if resume and not self.resumable:
-            raise InferenceError(f"--resume: needs an ordinary file to go on with; give {flag}")
+            raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
         if resume and os.path.exists(path):
             with open(path, "rb") as file:
                 self.done = sum(line.endswith(b"\n") for line in file)
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the lines that stay, and over everything else."""
-        self._file: IO[bytes]
-        if self.path == STANDARD:
-            self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
-        elif self.done:
-            with open(self.path, "rb") as file:
-                end = sum(map(len, islice(file, self.done)))
-            self._file = open(self.path, "r+b", buffering=0)
-            self._file.truncate(self._file.seek(end))
-        else:
-            self._file = open(self.path, "wb", buffering=0)
+        if self.done:
+            with open(self.path, "rb") as before:
+                os.truncate(self.path, sum(map(len, islice(before, self.done))))
+        out = sys.stdout.fileno() if self.path == STANDARD else self.path
+        self._file: IO[bytes] = open(out, "ab" if self.done else "wb", 0, closefd=out == self.path)
         return self
 
     def write(self, text: str) -> None:
@@ -131,7 +111,7 @@ class OutputLines:
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.path == STANDARD:
                 raise
-            fault = f"{self._name}: cannot be written to ({error.strerror})"
+            fault = f"{self.path}: cannot be written to ({error.strerror})"
             if self.resumable:
                 self._file.truncate(self._file.tell() - (len(line) - len(rest)))
                 fault += "; lines before are kept, go on with --resume"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,12 +20,10 @@ from specdec_plugins.files.lines import STANDARD
 
 Location = str | os.PathLike[str]
 JsonObject = dict[str, Any]
-"""Settings, figures and the like by name, as JSON has them."""
 NamedPaths = Iterable[tuple[str, Location | None]]
 """Pairs of a file's name in messages, a flag for instance, and its path, if there is one."""
-LARGEST = 2**25
-"""Bytes of a JSON file or recipe, at most."""
 LOCK = ".lock"
+DIGESTS: dict[tuple[object, ...], str] = {}
 
 
 @contextmanager
@@ -70,15 +66,13 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write a value as JSON, whole or not at all."""
-    write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"])
+    write_whole(path, [msgspec.json.format(msgspec.json.encode(value, enc_hook=str)), b"\n"])
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file."""
-    with path.open("rb") as file:
-        content = file.read(LARGEST)
     try:
-        return json.loads(content)
+        return msgspec.json.decode(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is no JSON of ours ({error})") from error
 
@@ -99,23 +93,19 @@ def differing(first: object, second: object, name: str = "") -> str:
 def file_digest(path: Location) -> str:
     """Return the SHA-256 of a file; a file that did not change is read once."""
     status = os.stat(path)
-    return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-@cache
-def _digest(path: str, *status: int) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    key = os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
+    if key not in DIGESTS:
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        DIGESTS[key] = digest.hexdigest()
+    return DIGESTS[key]
 
 
 def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
-    """Refuse an output that is an input, or another output, by whatever name.
-
-    Only ordinary files count: a terminal, ``/dev/null`` or standard output may be several outputs.
-    """
+    """Refuse an output that is an input, or another output, by whatever name; only ordinary files
+    count: a terminal or ``/dev/null`` may be several outputs."""
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
     for name, path in outputs:
         identity = None if path is None else _identity(path, 1)
@@ -138,56 +128,45 @@ def _identity(path: Location, stream: int = 0) -> object:
 def locked(output: str, file: Location) -> Iterator[None]:
     """Have an output for this run alone; its lock ``file`` is free when the process ends."""
     os.stat(os.path.dirname(file))  # which the lock would make
-    lock = FileLock(file, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise InferenceError(f"{output}: another run is at work there") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(file, timeout=0))
+        except Timeout as error:
+            raise InferenceError(f"{output}: another run is at work there") from error
+        stack.callback(os.unlink, file)  # while it is held: a run that waits sees that it is gone
         yield
-    finally:
-        os.unlink(file)  # while it is held: a run that waits sees that it is gone
-        lock.release()
 
 
 @contextmanager
 def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
-    """Have outputs for this run alone, from before it looks at them.
-
-    Standard output, devices and FIFOs may be written to by several.
-    """
-    outputs = list(outputs)
-    check_paths(outputs, inputs)
+    """Have outputs for this run alone, from before it looks at them."""
+    named = [(flag, path) for flag, path in outputs if path is not None]
+    check_paths(named, inputs)
     with ExitStack() as stack:
-        for flag, path in outputs:
-            if path is None or path == STANDARD:
-                continue
+        for flag, path in named:
             if os.path.isdir(path):
                 raise InferenceError(f"{flag} {path}: is a folder; name a file in it")
-            if os.path.isfile(path) or not os.path.exists(path):
+            if path != STANDARD and (os.path.isfile(path) or not os.path.exists(path)):
                 folder, name = os.path.split(os.path.realpath(path))
-                lock = os.path.join(folder, f".{name}{LOCK}")
-                stack.enter_context(locked(f"{flag} {path}", lock))
+                stack.enter_context(locked(f"{flag} {path}", f"{folder}/.{name}{LOCK}"))
         yield
 
 
 @contextmanager
-def work_folder(
-    output: Path, mark: Path, about: JsonObject, flag: str = "--output-path"
-) -> Iterator[None]:
+def work_folder(output: Path, mark: Path, about: JsonObject) -> Iterator[None]:
     """Have a folder for this run alone: a new one, or one that the same run has begun.
 
     The file ``mark`` in it, or in a folder in it, describes the run, as ``about`` does this one.
     """
-    fault, lock = f"{flag} {output}", mark.parent / LOCK
+    lock = mark.parent / LOCK
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with locked(fault, lock):
+    with locked(str(output), lock):
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:
                 write_json(mark, about)
             before = read_json(mark)
         except (FileNotFoundError, ValueError) as error:
-            raise InferenceError(f"{fault}: holds something else; name a new folder") from error
+            raise InferenceError(f"{output}: holds something else; name a new folder") from error
         if other := differing(before, as_read(about)):
-            raise InferenceError(f"{fault}: was begun with other {other}; name another folder")
+            raise InferenceError(f"{output}: was begun with other {other}; name another folder")
         yield

@@ -13,17 +13,12 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
-from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.export import load_dictionary
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import (
-    build_generator,
-    checked_block_size,
-    recommended,
-    warm_up,
-)
+from specdec_plugins.decoding.build import build_generator, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
@@ -60,8 +55,8 @@ def load_translator(settings: Settings | str | Path) -> Translator:
             with the languages and the controller that were chosen.
 
     Raises:
-        CheckpointError: a checkpoint that cannot be used, or not in this role.
-        InferenceError: dictionaries, tokenizer or BPE that cannot be loaded.
+        CheckpointError: a checkpoint that cannot be used, or not in this role, or dictionaries.
+        InferenceError: tokenizer or BPE that cannot be loaded.
         EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
@@ -89,7 +84,7 @@ def _load(settings: Settings) -> Translator:
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
     block_size = (settings.block_size or LONGEST) if settings.draft_source else None
     if drafter is not None:
-        block_size = checked_block_size(drafter, settings.block_size)
+        block_size = drafter.slots(settings.block_size)
         if settings.strategy == "specdec":
             about = drafter, settings.rule, engines.verifier
             settings = replace(settings, controller=recommended(settings.controller, *about))
@@ -158,14 +153,7 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
         raise InferenceError(
             f"{checkpoint}: does not name its languages; give --source-lang and --target-lang"
         )
-    dictionaries = []
-    for path in (Path(settings.data, f"dict.{language}.txt") for language in (source, target)):
-        if not path.is_file():
-            raise InferenceError(f"{path}: no such file; name its folder by --dictionaries")
-        try:
-            dictionaries.append(TranslationSpecdecTask.load_dictionary(str(path)))
-        except Exception as error:  # fairseq raises bare exceptions of several kinds
-            raise InferenceError(f"{path}: is no fairseq dictionary ({one_line(error)})") from error
+    dictionaries = [load_dictionary(settings.data, language) for language in (source, target)]
     cfg = TranslationSpecdecConfig(
         data=settings.data,
         source_lang=source,

@@ -65,7 +65,7 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     """
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")
-    trace = OutputLines(path, resume, "--trace")
+    trace = OutputLines(path, resume)
     if trace.done < output.done:
         raise InferenceError(
             f"--trace {path}: has {trace.done} lines, {output.path} already {output.done}; name "
@@ -75,11 +75,7 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
 
 
 def read_trace(path: str) -> Iterator[SentenceTrace]:
-    """Yield the sentences of a trace file.
-
-    Raises:
-        InferenceError: a line that is no sentence.
-    """
+    """Yield the sentences of a trace file."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:

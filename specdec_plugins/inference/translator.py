@@ -145,16 +145,13 @@ class Translator:
     ) -> Iterator[Translation]:
         while lines := list(islice(source, window)):
             items: list[_Item | Translation] = []
-            fault = None
-            for line in lines:
-                try:
+            try:
+                for line in lines:
                     items.append(self._encode(line))
-                except InferenceError as error:
-                    fault = error
-                    break
+            except InferenceError:
+                yield from self._translate_window(items, seed)
+                raise
             yield from self._translate_window(items, seed)
-            if fault is not None:
-                raise fault
 
     def _encode(self, line: Line) -> _Item | Translation:
         """Return a line ready to be decoded; if it is blank, its translation."""

@@ -146,8 +146,7 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
         data = b"".join(islice(file, shard.lines))
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
-    lines = InputLines(io.BytesIO(data), shard.source)
-    lines.number = shard.first_line
+    lines = InputLines(io.BytesIO(data), shard.source, shard.first_line)
     drafts = nullcontext() if shard.drafts is None else InputLines.open(shard.drafts)
     with drafts as lines.drafts:
         deque(islice(lines.drafts or (), shard.first_line), 0)

@@ -21,7 +21,7 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, translate_shard
-from specdec_plugins.machine import python_path
+from specdec_plugins.machine import PARENT
 
 logger = logging.getLogger(__name__)
 
@@ -98,12 +98,13 @@ def _start() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    path = os.pathsep.join(filter(None, [PARENT, os.environ.get("PYTHONPATH")]))
     # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
     local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,
-        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
         **({} if os.environ.get("RAY_ADDRESS") else local),
     )
     ray.data.DataContext.get_current().enable_progress_bars = False

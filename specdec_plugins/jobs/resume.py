@@ -24,7 +24,7 @@ from specdec_plugins.inference.translator import Translation
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
     """Return all that the output depends on; the input is None if it can be read only once."""
-    source = file_digest(str(lines.path)) if lines.is_file else None
+    source = file_digest(path) if (path := lines.path) and os.path.isfile(path) else None
     return as_read({**describe_settings(settings, seed), "input": source})
 
 

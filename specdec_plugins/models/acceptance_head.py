@@ -163,15 +163,10 @@ class AcceptanceHeadModel(BaseFairseqModel):
         if getattr(task.cfg, "eval_bleu", False):
             raise ValueError("--eval-bleu: an acceptance head translates nothing; leave it out")
         drafter, rule = task.load_drafter(cfg.drafter), task.rule
-        block_size, trained = task.cfg.block_size or drafter.block_size, drafter.block_size
-        if block_size > trained:
-            raise ValueError(
-                f"--block-size {block_size}: the drafter was trained for blocks of 1 to {trained}"
-            )
         settings = HeadSettings(
             channels=drafter.decoder.channels,
             layers=cfg.head_layers,
-            block_size=block_size,
+            block_size=drafter.slots(task.cfg.block_size),
             drafter=fingerprint(drafter),
             rule=rule.values,
             rule_temperature=task.limits.temperature if rule.takes_temperature else 1.0,

@@ -82,7 +82,7 @@ class _Exported(torch.autograd.Function):
         return query.clone()  # Exporting needs the shape alone.
 
     @staticmethod
-    def symbolic(graph: Any, heads: int, *inputs: Any) -> Any:
+    def symbolic(graph: Any, heads: int, *inputs: Any) -> object:
         # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
         none = symbolic_helper._optional_input_placeholder_tensor(  # type: ignore[no-untyped-call]
             graph

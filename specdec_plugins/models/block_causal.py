@@ -30,12 +30,12 @@ from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.lattice import PreviousTokenHead, SlotScorer, TokenChain
 from specdec_plugins.models.layers import Projection, positioned, projection
 
 
-def option_of(default: Any, text: str) -> Any:
+def option_of(default: object, text: str) -> Any:
     """Return the field of an option with its help text."""
     return field(default=default, metadata={"help": text})
 
@@ -119,24 +119,16 @@ class BlockCausalDecoder(DrafterDecoder):
     def tables(self) -> Any:
         return self._tables[0]
 
-    def embed(
-        self,
-        tokens: Tensor,
-        is_mask: Tensor,
-        positions: Tensor,
-        memory: Memory,
-        table: Tensor,
-        features: Tensor | None,
-    ) -> Tensor:
-        x = self._embedded(tokens)
+    def embed(self, slots: Slots) -> Tensor:
+        x, features = self._embedded(slots.tokens), slots.features
         if features is not None:
             if features.size(1) == x.size(1):
                 # For engines a sum is cheaper than writing to a part.
                 x = x + features
             else:
                 x[:, : features.size(1)].add_(features)
-        x = torch.where(is_mask[..., None], self.mask_embedding, x)
-        return self.dropout_module(positioned(x, positions, table))
+        x = torch.where(slots.is_mask[..., None], self.mask_embedding, x)
+        return self.dropout_module(positioned(x, slots.positions, slots.table))
 
     def feature_reader(self) -> Projection:
         assert self.feature_projection is not None

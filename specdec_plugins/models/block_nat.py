@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.layers import positioned
 
 logger = logging.getLogger(__name__)
@@ -71,26 +71,18 @@ class BlockDecoder(DrafterDecoder):
             scores = scores + mask[:, 0]
         return scores.softmax(-1) @ words
 
-    def embed(
-        self,
-        tokens: Tensor,
-        is_mask: Tensor,
-        positions: Tensor,
-        memory: Memory,
-        table: Tensor,
-        features: Tensor | None,
-    ) -> Tensor:
+    def embed(self, slots: Slots) -> Tensor:
         # As published, a genuine <unk> of the prefix cannot be told from a mask.
-        tokens = tokens.masked_fill(is_mask, self.mask_token)
-        x = self.embed_tokens(tokens)
-        if memory.copies is not None:
-            index = positions.clamp(max=memory.copies.size(1) - 1)[..., None]
-            copies = memory.copies.gather(1, index.expand(-1, -1, x.size(-1)))
+        tokens = slots.tokens.masked_fill(slots.is_mask, self.mask_token)
+        x, copies = self.embed_tokens(tokens), slots.memory.copies
+        if copies is not None:
+            index = slots.positions.clamp(max=copies.size(1) - 1)[..., None]
+            copies = copies.gather(1, index.expand(-1, -1, x.size(-1)))
             x = torch.where((tokens == self.mask_token)[..., None], copies, x)
         return x
 
-    def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-        return self.dropout_module(positioned(x, positions, table))
+    def before_layer(self, x: Tensor, slots: Slots) -> Tensor:
+        return self.dropout_module(positioned(x, slots.positions, slots.table))
 
 
 class BlockEncoder(TransformerEncoderBase):
@@ -143,11 +135,7 @@ class BlockDrafter(Drafter):
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> BlockDrafter:
-        """Build from the namespace.
-
-        Raises:
-            ValueError: a flag that this drafter cannot honour.
-        """
+        """Build from the namespace."""
         cls.check_task(task)
         block(args)
         if getattr(args, "layernorm_embedding", False):

@@ -89,6 +89,14 @@ class Drafter(BaseFairseqModel):
             name = "from_pretrained: name the drafter's checkpoint before the verifier's"
             raise ValueError(f"a drafter needs --task translation_specdec ({name})")
 
+    def slots(self, block_size: int | None) -> int:
+        """Return the slots of a block to draft, by default all that were trained."""
+        size = self.block_size if block_size is None else block_size
+        if not 1 <= size <= self.block_size:
+            reason = f"the drafter was trained for blocks of 1 to {self.block_size}"
+            raise ValueError(f"--block-size {size}: {reason}")
+        return size
+
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Let the drafter read the verifier's encoder, tables and states; it never changes them.
 

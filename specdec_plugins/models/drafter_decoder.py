@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.lattice import LogitScorer, SlotScorer
-from specdec_plugins.models.layers import (
-    DecoderLayerRunner,
-    KeysValues,
-    Projection,
-    position_table,
-)
+from specdec_plugins.models.layers import DecoderLayerRunner, KeysValues, Projection, position_table
 from specdec_plugins.models.rows import keep_rows
 
 if TYPE_CHECKING:
@@ -50,6 +45,22 @@ class Memory:
         assert isinstance(self.keys_values, Tensor)
         rest = (None if x is None else change(x, 0) for x in (self.mask, self.copies))
         return Memory(change(self.keys_values, 2), *rest)
+
+
+class Slots(NamedTuple):
+    """The slots of a pass, prefix and blocks."""
+
+    tokens: Tensor
+    """``(batch, slots)``; anything where ``is_mask``."""
+    is_mask: Tensor
+    positions: Tensor
+    """``(batch, slots)`` in the target."""
+    table: Tensor
+    """Embeddings of positions, those of :meth:`DrafterDecoder.positions`."""
+    memory: Memory
+    features: Tensor | None
+    """``(batch, n, channels)`` read by :meth:`DrafterDecoder.feature_reader`, for the first slots.
+    """
 
 
 class DrafterDecoder(nn.Module):
@@ -90,28 +101,15 @@ class DrafterDecoder(nn.Module):
         else:
             nn.init.normal_(self.output_projection.weight, std=self.channels**-0.5)
 
-    def embed(
-        self,
-        tokens: Tensor,
-        is_mask: Tensor,
-        positions: Tensor,
-        memory: Memory,
-        table: Tensor,
-        features: Tensor | None,
-    ) -> Tensor:
-        """Return ``(batch, slots, channels)`` input states of slots at ``positions``.
-
-        Args:
-            table: embeddings of positions, those of :meth:`positions`.
-            features: ``(batch, n, channels)`` read by :meth:`feature_reader`, for the first slots.
-        """
+    def embed(self, slots: Slots) -> Tensor:
+        """Return ``(batch, slots, channels)`` input states."""
         raise NotImplementedError
 
     def feature_reader(self) -> Projection:
         """Return the projection of the verifier's states, in decoders that read them."""
         raise NotImplementedError
 
-    def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+    def before_layer(self, x: Tensor, slots: Slots) -> Tensor:
         """Change every layer's input."""
         return x
 
@@ -169,10 +167,8 @@ class DrafterDecoder(nn.Module):
     def run(
         self,
         x: Tensor,
-        positions: Tensor,
-        table: Tensor,
+        slots: Slots,
         layers: Sequence[tuple[DecoderLayerRunner, Attend]],
-        memory: Memory,
         only: Tensor | None = None,
     ) -> Tensor:
         """Run all layers over embedded slots ``x``; return the states before the output layer.
@@ -181,8 +177,8 @@ class DrafterDecoder(nn.Module):
             layers: each layer with its self-attention.
             only: the last layer's slots to compute; see :class:`DecoderLayerRunner`.
         """
-        last = len(layers) - 1
+        last, memory = len(layers) - 1, slots.memory
         for at, ((runner, attend), source) in enumerate(zip(layers, memory.keys_values)):
-            x = self.before_layer(x, positions, table)
+            x = self.before_layer(x, slots)
             x = runner(x, attend, source, memory.mask, only if at == last else None)
         return x if self.layer_norm is None else self.layer_norm(x)

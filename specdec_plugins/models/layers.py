@@ -19,10 +19,7 @@ from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import Attend, attended, dropout
 
 if TYPE_CHECKING:
-    from fairseq.modules import (
-        LearnedPositionalEmbedding,
-        SinusoidalPositionalEmbedding,
-    )
+    from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
     from fairseq.modules.transformer_layer import (
         TransformerDecoderLayerBase,
         TransformerEncoderLayerBase,

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, Slots
 from specdec_plugins.models.layers import additive, source_mask, source_memory
 
 CHUNK = 2**26
@@ -102,12 +102,13 @@ class TrainingPass:
         tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
         no_slots = torch.zeros_like(target).bool()
         is_mask = torch.cat([no_slots, ~revealed.flatten(1)], dim=1)
-        known = positions, self._memory, self._table
-        x = self.decoder.embed(tokens, is_mask, *known, self.features)
+        known = self._table, self._memory, self.features
+        slots = Slots(tokens, is_mask, positions, *known)
+        x = self.decoder.embed(slots)
         mask = additive(self._seen()[:, None], x.dtype)
         layers = [(r, among_themselves(mask, r.layer.self_attn)) for r in self._runners]
         only = torch.cat([no_slots, blocks.scored.flatten(1)], dim=1)
-        return self.decoder.run(x, positions, self._table, layers, self._memory, only)
+        return self.decoder.run(x, slots, layers, only)
 
     def _seen(self) -> Tensor:
         """Return ``(batch, slots, slots)`` True where a slot sees another."""

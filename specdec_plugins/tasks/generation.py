@@ -23,7 +23,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.files.errors import UsageError
+from specdec_plugins.files.errors import ConfigError
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import DecodingConfig, TranslationSpecdecConfig
 
@@ -49,7 +49,7 @@ def pair_of(
     if not verifiers and verifier is not None:
         verifiers = [verifier]
     if len(drafters) != 1 or len(verifiers) != 1:
-        raise UsageError(
+        raise ConfigError(
             f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
             f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
         )

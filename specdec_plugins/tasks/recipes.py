@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.files.errors import UsageError
+from specdec_plugins.files.errors import ConfigError
 from specdec_plugins.files.output import JsonObject
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
@@ -38,12 +38,12 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     path = Path(name) if name.endswith(".yaml") else CONFIG / f"{name}.yaml"
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml")))
-        raise UsageError(f"--recipe {name}: no such recipe ({names}); or give a file, NAME.yaml")
+        raise ConfigError(f"--recipe {name}: no such recipe ({names}); or give a file, NAME.yaml")
     try:
         flags = list(_recipe_flags(path, rest))
     except Exception as error:  # of YAML, OmegaConf, or because the file holds something else
         fault = "is no recipe of fairseq-hydra-train, or refers to what it lacks"
-        raise UsageError(f"{path}: {fault} ({one_line(error)})") from error
+        raise ConfigError(f"{path}: {fault} ({one_line(error)})") from error
     opposite = {x: "--" + x[5:] if x.startswith("--no-") else "--no-" + x[2:] for x in flags}
     off = {*opposite.values()} & {*rest}
     flags = [flag for flag in flags if opposite[flag] not in off]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -87,6 +88,25 @@ def test_the_fastest_way_is_found_and_taken(
     found = capfd.readouterr().out
     assert inference.main([*flags, "--controller", "none"]) == 0
     assert capfd.readouterr().out == found
+
+
+def test_a_stored_choice_is_checked_on_other_lines(
+    pair: Path, settings: Settings, keep: Keep, capfd: Any
+) -> None:
+    text = [Line(i, f"w{i}") for i in range(40)]
+    tried, again = (tuning.lines_to_try(text, 8, check) for check in (False, True))
+    assert not {line.number for line in tried} & {line.number for line in again}
+    flags = [str(pair), "--cpu", "--check"]
+    assert tune.main(flags) == 2  # nothing is stored
+    path = table_path(keep(Mode(4), Mode(6), Mode(8), Mode(12)).key)
+    before = path.read_bytes()
+    capfd.readouterr()
+    assert tune.main(flags) == 0
+    out = capfd.readouterr().out
+    assert re.search(r"Stored: trees of 4, (still|\d+\.\d % slower than) the fastest", out)
+    assert "trees of 8" in out
+    assert "trees of 12" not in out
+    assert path.read_bytes() == before
 
 
 def test_a_text_to_try_is_needed(tmp_path: Path, capfd: Any) -> None:

@@ -154,7 +154,7 @@ def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     warmed = build(*given, **limits)
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    assert warm_up(warmed, DICTIONARY, rows, 1024) > 0
+    warm_up(warmed, DICTIONARY, rows, 1024)
     assert torch.equal(torch.get_rng_state(), state)
     assert warmed.limits == GenerationLimits(**limits)
     assert warmed.statistics.sentences == 0

@@ -30,7 +30,7 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
-from specdec_plugins.models.drafter_decoder import Memory
+from specdec_plugins.models.drafter_decoder import Memory, Slots
 
 PAD, EOS, UNK = 1, 2, 3
 
@@ -120,7 +120,7 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     memory = Memory(torch.empty(0), None, copies)
     positions = torch.arange(6)[None]
     is_mask = torch.zeros(1, 6, dtype=torch.bool)
-    x = model.decoder.embed(tokens, is_mask, positions, memory, table, None)
+    x = model.decoder.embed(Slots(tokens, is_mask, positions, table, memory, None))
     h = x.transpose(0, 1)
     for layer in model.decoder.layers:
         h = layer(h + table[:, None], encoder_out=encoder_out["encoder_out"][0])[0]

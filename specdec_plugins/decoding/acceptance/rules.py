@@ -192,11 +192,7 @@ RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
-    """Return the rule that options ask for; missing ones have their defaults.
-
-    Raises:
-        ValueError: a value out of its bounds, or options that contradict each other.
-    """
+    """Return the rule that options ask for; missing ones have their defaults."""
     asked = values if isinstance(values, Mapping) else vars(values)
     options: JsonObject = {}
     for kind in RULES:

@@ -10,12 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import (
-    AcceptanceRule,
-    Accepted,
-    SamplingRule,
-    Verification,
-)
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, SamplingRule, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all

@@ -11,27 +11,16 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Prefixes
-from specdec_plugins.decoding.kernels import (
-    Bools,
-    Ints,
-    compiled,
-    indices,
-    to_device,
-)
+from specdec_plugins.decoding.kernels import Bools, Ints, compiled, indices, to_device
 from specdec_plugins.decoding.steps.cache import fill_mask
-from specdec_plugins.decoding.steps.encoder import (
-    CachedModel,
-    Encode,
-    example_of,
-    frozen_encoder,
-)
+from specdec_plugins.decoding.steps.encoder import CachedModel, Encode, example_of, frozen_encoder
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.models.drafter_decoder import Memory
+from specdec_plugins.models.drafter_decoder import Memory, Slots
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import KeysValues
 
@@ -73,10 +62,10 @@ class DrafterStep(CachedStep):
         memory = Memory(new.memory, mask, new.copies)
         if features is not None and self._read is not None:
             features = self._read(features)
-        about = new.positions, memory, new.table
-        x = self.decoder.embed(new.tokens, new.is_mask, *about, features)
+        slots = Slots(new.tokens, new.is_mask, new.positions, new.table, memory, features)
+        x = self.decoder.embed(slots)
         layers = list(zip(self.layers, attends))
-        x = self.decoder.run(x, new.positions, new.table, layers, memory)
+        x = self.decoder.run(x, slots, layers)
         x = x.gather(1, new.block[..., None].expand(-1, -1, x.size(-1)))
         return (x, *self.score(x, new.last))
 

@@ -25,7 +25,7 @@ from specdec_plugins.decoding.steps.encoder import (
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
-from specdec_plugins.files.errors import UnsupportedModelError
+from specdec_plugins.files.errors import EngineError
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -41,7 +41,7 @@ def check_supported(model: BaseFairseqModel) -> None:
     """Refuse a model that a verifier's step does not reproduce exactly."""
     for fault in _faults(model):
         supported = "the verifier must be a fairseq `transformer` (encoder-decoder)"
-        raise UnsupportedModelError(f"{fault}; {supported}")
+        raise EngineError(f"{fault}; {supported}")
 
 
 def _faults(model: BaseFairseqModel) -> Iterator[str]:

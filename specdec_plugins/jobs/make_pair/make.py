@@ -44,7 +44,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
         last: the stage to end with; None: all, and the card.
     """
     layout = job.layout
-    with work_folder(job.out, layout.work / "job.json", job.describe(), "OUT"):
+    with work_folder(job.out, layout.work / "job.json", job.describe()):
         done: Done = json.loads(layout.done.read_bytes()) if layout.done.exists() else {}
         made_of: JsonObject = {}
         for stage in STAGES:

@@ -20,7 +20,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.inference.loading import build_task
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
-from specdec_plugins.machine import processor_name, python_path, python_program
+from specdec_plugins.machine import processor_name, python_program
 
 VALIDATIONS, BETWEEN = 20, 50
 """Maximum validations of a training, and minimum updates between two."""
@@ -254,7 +254,7 @@ def watch(
     name, *arguments = command
     code = f"sys.argv[0] = {name!r}\n{CHILD}{PROGRAMS[str(name)]}"
     program = python_program(code, *arguments)
-    environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
+    environment = {**os.environ, "PYTHONUTF8": "1"}
     pipe, out = subprocess.PIPE, subprocess.STDOUT
     last, times = "", list[tuple[int, float]]()
     with (

@@ -17,7 +17,7 @@ from torch import Tensor
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.files.errors import UnsupportedModelError
+from specdec_plugins.files.errors import EngineError
 from specdec_plugins.models.rows import unfinished
 
 PAD, EOS = 1, 2
@@ -168,7 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("overrides", "named"), REFUSED)
 def test_what_would_not_be_exact_is_refused_by_name(overrides: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=named):
+    with pytest.raises(EngineError, match=named):
         CachedVerifier(make_verifier(**overrides), PAD)
 
 
@@ -180,7 +180,7 @@ def test_other_forward_passes_are_refused_by_name(method: str) -> None:
         stock = type(module)
         if hasattr(stock, method):
             module.__class__ = type("Other", (stock,), {method: lambda *given: None})
-            with pytest.raises(UnsupportedModelError, match="Other: has a forward pass of its"):
+            with pytest.raises(EngineError, match="Other: has a forward pass of its"):
                 check_supported(model)
         module.__class__ = type("Same", (stock,), {})
         check_supported(model)

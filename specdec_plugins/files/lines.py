@@ -63,7 +63,7 @@ class InputLines:
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
                 text, draft = text.removesuffix("\n").removesuffix("\r"), next(drafts, None)
                 if self.drafts and not draft:
-                    self._fault = self.drafts._fault or f"{self.drafts.path}: has fewer lines"
+                    self._fault = self.drafts._fault or f"{self.drafts.path}: no line {self.number}"
                     return
                 yield Line(self.number, text, draft=draft.text if draft else None)
         except UnicodeDecodeError:

@@ -1,19 +1,23 @@
-"""Commands that are killed at random moments.
+"""Commands that are killed at random moments, and processes that are forks of this one.
 
-Some run in forks of this process, which saves them the imports; a process is killed all the same.
+A fork saves the imports; a process is killed all the same.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = (".part", ".lock")
 """Ends of names of files that a killed process may leave."""
@@ -93,3 +97,53 @@ class Victim:
     @staticmethod
     def wait(process: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+class ForkedPython:
+    """In place of ``subprocess.Popen``: Python code in a fork of this process, which saves it the
+    imports. Its standard input ends with this process, and its output is a pipe, or nothing."""
+
+    def __init__(self, program: list[str], *, env: Any, pass_fds: Any = (), **streams: Any) -> None:
+        alive, self._alive = os.pipe()
+        read, write = os.pipe()
+        logged = streams.get("stdout") == subprocess.PIPE
+
+        def run() -> int:
+            os.dup2(alive, 0)
+            if logged:
+                os.dup2(write, 1), os.dup2(write, 2)
+            for descriptor in {*range(3, 1024)} - {*pass_fds}:
+                with suppress(OSError):
+                    os.close(descriptor)
+            os.environ |= env
+            sys.argv = ["-c", *program[3:]]
+            sys.stdout = sys.stderr = os.fdopen(1, "w", 1)
+            logging.root.handlers = [logging.StreamHandler(sys.stdout)]
+            logging.root.setLevel(logging.INFO)
+            logging.raiseExceptions = False  # of handlers whose files are closed
+            try:
+                exec(program[2], {})
+            except SystemExit as stop:
+                return int(stop.code or 0)
+            return 0
+
+        self.pid, self.stdout = fork(run), os.fdopen(read, "rb")
+        os.close(alive), os.close(write)
+        self.status: int | None = None
+
+    def __enter__(self) -> ForkedPython:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        self.stdout.close()
+        os.close(self._alive)
+
+    def kill(self) -> None:
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status

@@ -6,9 +6,11 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -60,3 +62,41 @@ def run(
     )
     assert status in (None, done.returncode), (done.stdout + done.stderr)[-3000:]
     return done
+
+
+CALL = """#!/bin/sh
+printf '%s\\n' "${0##*/}" "$@" >"${0%/*}/calls"
+read -r status <"${0%/*}/answers"
+exit "$status"
+"""
+WHOLE = '"$@"; status=$?; : >"$0"; exit $status'
+
+
+def run_shell(*command: object, **programs: Callable[[list[str]], int | None]) -> tuple[int, str]:
+    """Run a shell script that has one core; return its status and all that it says.
+
+    Args:
+        programs: functions of this process that stand for programs, ``_`` for each ``-``.
+    """
+    with TemporaryDirectory() as folder:
+        calls, answers, log = (Path(folder) / name for name in ("calls", "answers", "log"))
+        os.mkfifo(calls), os.mkfifo(answers)
+        names = {name.replace("_", "-"): main for name, main in programs.items()}
+        for name in ("nproc", *names):
+            stub = Path(folder) / name
+            stub.write_text(CALL if name in names else "#!/bin/sh\necho 1\n")
+            stub.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{folder}:{TOOLS}:{os.environ['PATH']}"}
+        line = ["sh", "-c", WHOLE, str(calls), *map(str, command)]
+        with (
+            log.open("w") as said,
+            subprocess.Popen(line, stdout=said, stderr=said, env=environment) as script,
+        ):
+            try:
+                while words := calls.read_text().splitlines():
+                    answers.write_text(f"{names[words[0]](words[1:]) or 0}\n")
+            except BaseException:
+                answers.write_text("1\n")
+                script.kill()
+                raise
+        return script.returncode, log.read_text()

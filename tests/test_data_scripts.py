@@ -7,17 +7,27 @@ import random
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scripts_here import SCRIPTS, call, load_script, run
+from fairseq import options
+from fairseq_cli import preprocess
+from scripts_here import SCRIPTS, call, load_script, run_shell
+from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.cli import inference
 
 LIST = SCRIPTS.parent / "data" / "symbols.tsv"
 
 
 def python(script: str, *arguments: object) -> str:
     return call(load_script(script.removesuffix(".py")), *arguments)
+
+
+def binarise(argv: list[str]) -> None:
+    """``fairseq-preprocess`` in this process."""
+    preprocess.main(options.get_preprocessing_parser().parse_args(argv))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -73,8 +83,12 @@ def test_prepare_data(tmp_path: Path) -> None:
     """By its own codes and dictionaries, and by given ones. It goes on with what is whole, and
     refuses other text and a folder of somebody else."""
     raw, out = make_text(tmp_path / "raw"), tmp_path / "out"
-    command = (SCRIPTS / "prepare_data.sh", raw, out, "en", "de", 30)
-    run(*command, status=0)
+    flags = (raw, out, "en", "de", 30)
+
+    def prepare(*arguments: object) -> tuple[int, str]:
+        return run_shell(SCRIPTS / "prepare_data.sh", *arguments, fairseq_preprocess=binarise)
+
+    assert prepare(*flags)[0] == 0
     tokens = lines_of(out / "tok/train.en")
     assert len(tokens) == 60
     assert "blue @-@ green" in " ".join(tokens)
@@ -82,21 +96,22 @@ def test_prepare_data(tmp_path: Path) -> None:
     assert [line.replace("@@ ", "") for line in lines_of(out / "bpe/train.en")] == tokens
     dictionary = (out / "bin/dict.de.txt").read_bytes()
     given = ["--codes", out / "codes", "--srcdict", out / "bin/dict.en.txt"]
-    second = [out / "tok", tmp_path / "second", "en", "de", "--tokenized", *given]
-    run(SCRIPTS / "prepare_data.sh", *second, status=0)
+    second = tmp_path / "second"
+    assert prepare(out / "tok", second, "en", "de", "--tokenized", *given)[0] == 0
     for name in ("bpe/train.de", "bin/dict.de.txt", "bin/train.en-de.de.bin"):
-        assert (tmp_path / "second" / name).read_bytes() == (out / name).read_bytes()
+        assert (second / name).read_bytes() == (out / name).read_bytes()
     (out / "bpe/train.en").write_text("made before\n" * 60)
     shutil.rmtree(out / "bin")
-    run(*command, status=0)
+    assert prepare(*flags)[0] == 0
     assert (out / "bin/dict.de.txt").read_bytes() != dictionary
-    run(*command[:-1], 31, status=1)
+    assert prepare(*flags[:-1], 31)[0] == 1
     (tmp_path / "own").mkdir()
     (tmp_path / "own/notes").touch()
-    run(*command[:2], tmp_path / "own", "en", "de", status=1)
+    assert prepare(raw, tmp_path / "own", "en", "de")[0] == 1
     (raw / "valid.de").write_text("Eine\rZeile.\n" * 6)
-    done = run(*command[:2], tmp_path / "new", "en", "de", status=1)
-    assert "valid.de:1" in done.stderr
+    status, said = prepare(raw, tmp_path / "new", "en", "de")
+    assert status == 1
+    assert "valid.de:1" in said
 
 
 def test_recombined_sentences_are_new(tmp_path: Path) -> None:
@@ -109,8 +124,8 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
     assert not set(lines) & set(source)
 
 
-def test_averaged_checkpoints(trained: object, tmp_path: Path) -> None:
-    checkpoint = trained.verifier  # type: ignore[attr-defined]
+def test_averaged_checkpoints(trained: Trained, tmp_path: Path) -> None:
+    checkpoint = trained.verifier
     for number in (1, 2, 3):
         shutil.copy(checkpoint, tmp_path / f"checkpoint_1_{number}.pt")
     out = tmp_path / "average.pt"
@@ -152,17 +167,23 @@ def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:
     assert all(symbols(source) == symbols(target) for source, target in zip(*sides))
 
 
-def test_distilled_text(trained: object, tmp_path: Path) -> None:
+def test_distilled_text(trained: Trained, tmp_path: Path, capsys: Any) -> None:
     """By each way of distilling; the valid set keeps its references where that is asked for."""
-    folder = trained.folder  # type: ignore[attr-defined]
-    arguments = [trained.verifier, trained.data, folder]  # type: ignore[attr-defined]
-    flags = ["--cpu", "--engine", "eager", "--max-len-b", 5, "--max-len-a", 0]
-    run(SCRIPTS / "distill.sh", *arguments, tmp_path / "out", "en", "de", *flags, status=0)
+    flags = ["--cpu", "--engine", "eager", "--max-len-a", 0, "--max-len-b"]
+
+    def distill(out: str, more: list[object], *options: str) -> int:
+        files = [trained.verifier, trained.data, trained.folder, tmp_path / out, "en", "de"]
+        command = [SCRIPTS / "distill.sh", *options, *files, *flags, *more]
+        mains = {"specdec_translate": inference.main, "fairseq_preprocess": binarise}
+        return run_shell(*command, **mains)[0]
+
+    assert distill("out", [5]) == 0
     assert (tmp_path / "out/bin/train.en-de.de.bin").is_file()
-    other = [*arguments, tmp_path / "out", "en", "de", *flags[:-1], 1]
-    assert "begun with other settings" in run(SCRIPTS / "distill.sh", *other, status=1).stderr
-    beam = ["--strategy", "fairseq", "--beam", 2, *flags]
-    kept = ["--keep-valid", "--interpolate", *arguments, tmp_path / "kept", "en", "de", *beam]
-    run(SCRIPTS / "distill.sh", *kept, status=0)
-    assert (tmp_path / "kept/bpe/valid.de").read_bytes() == (folder / "valid.de").read_bytes()
-    assert len(lines_of(tmp_path / "kept/bpe/train.de")) == len(lines_of(folder / "train.de"))
+    capsys.readouterr()
+    assert distill("out", [1]) == 1
+    assert "begun with other settings" in capsys.readouterr().err
+    beam: list[object] = [5, "--strategy", "fairseq", "--beam", 2]
+    assert distill("kept", beam, "--keep-valid", "--interpolate") == 0
+    text, references = tmp_path / "kept/bpe", trained.folder
+    assert (text / "valid.de").read_bytes() == (references / "valid.de").read_bytes()
+    assert len(lines_of(text / "train.de")) == len(lines_of(references / "train.de"))

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from drafters import save_pair
-from kills import UNFINISHED, Victim, fork, make_text
+from kills import UNFINISHED, ForkedPython, Victim, fork, make_text
 
 from specdec_plugins.cli import evaluate, inference
+from specdec_plugins.evaluation import worker
 
 
 def names(folder: Path) -> list[str]:
@@ -60,7 +61,12 @@ def evaluation(world: Path) -> Victim:
         pair = f"{world} --path {world}/drafter.pt --AR-path {world}/verifier.pt --cpu"
         files = f"--input-path {source} --output-path {folder}/sweep --rounds 2 --no-plots"
         flags = f"{pair} {files} --quiet --systems constant --max-len-b 9 --warmup 1"
-        return fork(lambda: int(evaluate.main(flags.split())))
+
+        def run() -> int:
+            worker.subprocess.Popen = ForkedPython  # type: ignore[misc,assignment]
+            return int(evaluate.main(flags.split()))
+
+        return fork(run)
 
     def check(folder: Path, alone: Path) -> None:
         path = folder / "sweep" / "runs.jsonl"

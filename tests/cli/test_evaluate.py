@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from drafters import save_pair
+from kills import ForkedPython
 
 from specdec_plugins.cli import evaluate as script
+from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.experiment import read_runs
 
 Evaluate = Callable[..., int]
@@ -29,6 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """``run(flags)``, which replace the usual ones, in the folder of the pair."""
     monkeypatch.chdir(world)
+    monkeypatch.setattr(worker.subprocess, "Popen", ForkedPython)
 
     def evaluate(flags: str) -> int:
         usual = f". --path drafter.pt --AR-path verifier.pt --output-path {tmp_path}/out --cpu"

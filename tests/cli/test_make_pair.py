@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from kills import UNFINISHED, Victim, fork
+from kills import UNFINISHED, ForkedPython, Victim, fork
 from stand_ins import STAND_INS
 from trained import made_once
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
+from specdec_plugins.evaluation import tuning
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair import training
@@ -53,7 +54,9 @@ def made(verifier: Path, session_folder: Path) -> Path:
     def make_one(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(folder))
-            patch.setattr("specdec_plugins.evaluation.tuning.TREES", (4,))
+            for name, value in (("TREES", (4,)), ("MIN_LINES", 1), ("BATCHES", 1)):
+                patch.setattr(tuning, name, value)
+            patch.setattr(training.subprocess, "Popen", ForkedPython)
             assert make(verifier, folder / "out") == 0
 
     return made_once(session_folder / "pair", make_one) / "out"
@@ -134,6 +137,7 @@ def test_a_trial_goes_on(
 ) -> None:
     """Train on the pair that exists, and distil nothing again."""
     monkeypatch.setattr(training, "time_to_train", lambda *_: 1.0)
+    monkeypatch.setattr(training.subprocess, "Popen", ForkedPython)
     assert make(verifier, out, budget=budget) == 0
     assert done(out)["distil"] == done(made)["distil"]
     points = sorted(dict(done(out)["train"]["points"]))

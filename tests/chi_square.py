@@ -1,8 +1,6 @@
-"""Chi-square tests: counts and a distribution, or two counts."""
+"""A chi-square test of counts and a distribution."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import torch
 
@@ -21,17 +19,3 @@ def p_value(counts: torch.Tensor, expected: torch.Tensor, least: float = 5.0) ->
     statistic = ((counts - expected).square() / expected).sum()
     freedom = torch.tensor(len(counts) - 1.0, dtype=torch.float64)
     return float(torch.special.gammaincc(freedom / 2, statistic / 2)) if freedom else 1.0
-
-
-def same_p_value(one: Counter[str], other: Counter[str], least: float = 5.0) -> float:
-    """Pearson's chi-square test of homogeneity; what is rare in both together is one kind."""
-    kinds = sorted({*one, *other})
-    table = torch.tensor([[counts[kind] for kind in kinds] for counts in (one, other)]).double()
-    shares = table.sum(0) / table.sum()
-    rare = shares * table.sum(1).min() < least
-    table = torch.cat([table[:, ~rare], table[:, rare].sum(1, keepdim=True)], dim=1)
-    table = table[:, table.sum(0) > 0]
-    expected = table.sum(1, keepdim=True) * table.sum(0) / table.sum()
-    statistic = ((table - expected).square() / expected).sum()
-    freedom = torch.tensor(table.size(1) - 1.0, dtype=torch.float64)
-    return float(torch.special.gammaincc(freedom / 2, statistic / 2))

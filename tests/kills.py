@@ -136,8 +136,6 @@ class ForkedPython:
 
     def __exit__(self, *_: object) -> None:
         self.wait()
-        self.stdout.close()
-        os.close(self._alive)
 
     def kill(self) -> None:
         if self.status is None:
@@ -145,5 +143,7 @@ class ForkedPython:
 
     def wait(self) -> int:
         if self.status is None:
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self.status = Victim.wait(self.pid)
+            self.stdout.close()
+            os.close(self._alive)
         return self.status

@@ -10,8 +10,8 @@ from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = [
-    *("--device", "cpu", "--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "2"),
-    *("--source", str(ROOT / "data/captions.en"), "--batch", "2", "--rounds", "1", "--small"),
+    *("--device", "cpu", "--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "1"),
+    *("--source", str(ROOT / "data/captions.en"), "--batch", "1", "--rounds", "1", "--small"),
     *("--precisions", "float32", "--exact", "float64"),
 ]
 

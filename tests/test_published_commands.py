@@ -6,17 +6,17 @@ trains with on GPUs alone.
 
 from __future__ import annotations
 
-import sys
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scripts_here import run
+from scripts_here import SCRIPTS, run
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import encoder_initial, inference
 
-ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """
     --arch block --noise block_mask --share-all-embeddings --criterion glat_loss
     --label-smoothing 0.1 --lr 5e-4 --warmup-init-lr 1e-7 --stop-min-lr 1e-9
@@ -35,35 +35,36 @@ INFERENCE = """
     --user-dir specdec_plugins --task translation_lev_modified --remove-bpe --max-sentences 20
     --source-lang en --target-lang de --iter-decode-max-iter 0 --iter-decode-eos-penalty 0
     --iter-decode-with-beam 1 --gen-subset test --batch 1 --beam 1 --strategy specdec
-    --block-size 25 --beta 5 --tau 3.0 --cpu
+    --block-size 25 --beta 5 --tau 3.0 --cpu --stats
 """
 
 
 def test_the_whole_workflow(
-    trained: Trained,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Trained, tmp_path: Path, monkeypatch: Any, caplog: Any, capsys: Any
 ) -> None:
     """Initialise, train, translate, score."""
-    folder = ROOT / "scripts"
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(SCRIPTS)
+    monkeypatch.syspath_prepend(SCRIPTS)
     initial, save_dir = tmp_path / "initial_checkpoint.pt", tmp_path / "drafter"
     assert encoder_initial.main([str(trained.verifier), str(initial)]) == 0
-    done = run(
-        *(sys.executable, "train.py", trained.data, "--save-dir", save_dir),
-        *("--restore-file", initial, *TRAIN.split()),
-        folder=folder,
-        status=0,
-    )
-    assert "--mse-lambda does nothing" in done.stdout + done.stderr
+    files = f"{trained.data} --save-dir {save_dir} --restore-file {initial}"
+    monkeypatch.setattr("sys.argv", ["train.py", *files.split(), *TRAIN.split()])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path("train.py", run_name="__main__")
+    assert not ended.value.code
+    assert "--mse-lambda does nothing" in caplog.text
     drafter = save_dir / "checkpoint_last.pt"
     assert load_state(drafter)["optimizer_history"][-1]["num_updates"] == 4
 
     output, source = tmp_path / "found.de", trained.folder / "valid.en"
     pair = [str(trained.data), "--path", str(drafter), "--AR-path", str(trained.verifier)]
-    files = ["--input-path", str(source), "--output-path", str(output)]
-    assert inference.main([*pair, *files, *INFERENCE.split()]) == 0
+    pair += ["--input-path", str(source), "--output-path", str(output)]
+    capsys.readouterr()
+    assert inference.main([*pair, *INFERENCE.split()]) == 0
     assert len(output.read_text("utf-8").splitlines()) == 14
-    reference = trained.folder / "valid.de"
-    done = run("./ref.sh", output, reference, folder=folder, status=0)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    said = {"settings.block_size: 25", "settings.rule.beta: 5", "settings.rule.tau: 3.000"}
+    assert said <= {*captured.err.splitlines()}
+    done = run("./ref.sh", output, trained.folder / "valid.de", folder=SCRIPTS, status=0)
     assert "BLEU4 = " in done.stdout

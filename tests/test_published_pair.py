@@ -16,9 +16,10 @@ from specdec_plugins.inference import Settings, Translation, load_translator
 pytestmark = needs_published
 
 ALL = 200
-FEW = 48
+FEW = 24
 SETTINGS = [(k, beta, tau) for k in (5, 10) for beta, tau in ((1, "0"), (3, "1.0"), (5, "3.0"))]
 EOS = "</s>"
+SOME_OR_ALL = pytest.mark.parametrize("lines", [FEW, pytest.param(ALL, marks=pytest.mark.slow)])
 
 
 def published_lines(name: str) -> list[str]:
@@ -29,21 +30,10 @@ def published_lines(name: str) -> list[str]:
     return [line.removesuffix("@@") for line in lines]
 
 
-def translate(
-    batch: int, strategy: str = "specdec", lines: int = ALL, **settings: Any
-) -> list[Translation]:
-    translator = load_translator(
-        Settings(
-            str(PUBLISHED / "dict"),
-            path=str(PUBLISHED / "drafter.pt"),
-            ar_path=str(PUBLISHED / "verifier.pt"),
-            source_lang="en",
-            target_lang="de",
-            strategy=strategy,
-            batch=batch,
-            **settings,
-        )
-    )
+def translate(batch: int, strategy: str, lines: int, **settings: Any) -> list[Translation]:
+    files = {"path": str(PUBLISHED / "drafter.pt"), "ar_path": str(PUBLISHED / "verifier.pt")}
+    settings |= {"source_lang": "en", "target_lang": "de", "strategy": strategy, "batch": batch}
+    translator = load_translator(Settings(str(PUBLISHED / "dict"), **files, **settings))
     source = (PUBLISHED / "test200.bpe.en").read_text("utf-8").splitlines()
     assert len(source) == ALL
     return list(translator.translate(source[:lines]))
@@ -65,8 +55,7 @@ def published_steps(line: str) -> list[tuple[list[str], int]]:
     return steps
 
 
-# Of most settings all lines take long.
-@pytest.mark.parametrize("lines", [FEW, pytest.param(ALL, marks=pytest.mark.slow)])
+@SOME_OR_ALL
 @pytest.mark.parametrize(
     ("k", "beta", "tau", "batch"),
     [
@@ -78,7 +67,7 @@ def published_steps(line: str) -> list[tuple[list[str], int]]:
 def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) -> None:
     name = f"specdec_k{k}_beta{beta}_tau{tau}"
     rule = choose_rule({"beta": beta, "tau": float(tau)})
-    results = translate(batch, lines=lines, rule=rule, block_size=k, trace=True)
+    results = translate(batch, "specdec", lines, rule=rule, block_size=k, trace=True)
     traces = (PUBLISHED / "trace" / f"paper_{name}.jsonl").read_text("utf-8").splitlines()
     texts = [translation.text for translation in results]
     assert (len(texts), len(traces)) == (lines, ALL)
@@ -90,15 +79,15 @@ def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) 
         assert steps == published_steps(trace)
 
 
-@pytest.mark.parametrize(
-    ("batch", "lines"), [(1, FEW), (8, ALL), pytest.param(1, ALL, marks=pytest.mark.slow)]
-)
+@SOME_OR_ALL
+@pytest.mark.parametrize("batch", [1, 8])
 def test_greedy_output(batch: int, lines: int) -> None:
     results = translate(batch, "AR", lines)
     assert [translation.text for translation in results] == published_lines("paper_AR")[:lines]
 
 
+@SOME_OR_ALL
 @pytest.mark.parametrize("k", [5, 10])
-def test_the_drafter_alone(k: int) -> None:
-    results = translate(8, "drafter", block_size=k)
-    assert [translation.text for translation in results] == published_lines(f"drafter_k{k}")
+def test_the_drafter_alone(k: int, lines: int) -> None:
+    results = translate(8, "drafter", lines, block_size=k)
+    assert [result.text for result in results] == published_lines(f"drafter_k{k}")[:lines]

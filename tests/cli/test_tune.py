@@ -65,6 +65,7 @@ def test_the_fastest_way_is_found_and_taken(
     pair: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.setattr(tuning, "TREES", (4, 8))
+    monkeypatch.setattr(tuning, "MIN_LINES", 2)
     files = f"{pair} --path {pair}/drafter.pt --AR-path {pair}/verifier.pt"
     flags = f"{files} --cpu --max-len-b 8".split()
     assert tune.main([*flags, "--batch", "1", "3"]) == 0
@@ -173,19 +174,14 @@ def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(keep: Keep) -> N
     assert [table.at(batch)[0].mode.tree for batch in (1, 8, 31, 32, 99)] == [4, 4, 4, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}', None]
-)
-def test_what_is_damaged_or_stale_is_not_believed(
-    settings: Settings, keep: Keep, content: bytes | None
+def test_what_is_stale_damaged_or_of_others_is_not_believed(
+    settings: Settings, keep: Keep, tmp_path: Path
 ) -> None:
     path = table_path(keep(Mode(4), versions={"torch": "0"}).key)
-    if content is not None:
-        path.write_bytes(content)
     assert as_tuned(settings) == settings
-
-
-def test_what_is_of_others_is_not_believed(settings: Settings, keep: Keep, tmp_path: Path) -> None:
+    for content in (b"", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}'):
+        path.write_bytes(content)
+        assert as_tuned(settings) == settings
     keep(Mode(4), threads=2)
     keep(Mode(4), processor="another")
     assert as_tuned(settings) == settings

@@ -7,7 +7,7 @@ from experiments import make_experiment, make_run, make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.evaluation.table import results, sentence_records, spread, table
+from specdec_plugins.evaluation.table import results, sentence_records, table
 
 
 @given(st.data())
@@ -95,10 +95,6 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
     text = table(experiment, runs[:3], "AR", "")
     assert text.count("\n### ") == 3
     assert [row.get("BLEU") for row in rows(text)] == ["100.0", "100.0", None]
-
-
-def test_spread() -> None:
-    assert [spread([]), spread([2.0]), spread([3, 1, 2], 0)] == ["", "2.0", "2 (1 to 3)"]
 
 
 def test_records_have_the_names_of_specdec_pp() -> None:

@@ -144,14 +144,10 @@ def test_the_output_that_is_most_like_the_reference_is_chosen(tmp_path: Path) ->
 
 def test_symbols_are_found(tmp_path: Path) -> None:
     missing = load_script("symbols").missing_strings
-    assert missing(["50%"], "Etwa 50 % der Läden.") == []
-    assert missing(["50%"], "Etwa 5 % der Läden.") == ["50%"]
-    assert missing([">", ">"], "Netz > Mehr") == [">"]
-    assert missing(["/", "//a"], "siehe //a") == ["/"]
-    assert missing(["12"], "1 und 2") == ["12"]
+    found = [missing([sign], "Etwa 50 % der Läden, siehe /a") for sign in ("50%", "5%", "//a")]
+    assert found == [[], ["5%"], ["//a"]]
     (tmp_path / "de").write_text("".join(f"{line}\n" for line in lines_of(LIST)), "utf-8")
-    counts = python("symbols.py", LIST, tmp_path / "de").splitlines()
-    assert counts[2] == "sentences: 200 of 200"
+    assert "sentences: 200 of 200" in python("symbols.py", LIST, tmp_path / "de").splitlines()
 
 
 def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:

@@ -80,8 +80,6 @@ def check_output(output: str, trained: Trained, expected: list[str], beam: int =
 
 
 SHOW = "--scoring sacrebleu --print-step --retain-iter-history"
-
-
 PENALISED = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
 
 
@@ -89,10 +87,12 @@ PENALISED = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
     ("options", "settings"),
     [
         ("--max-tokens 60", {}),
-        ("--batch-size 3 --beta 3 --tau 2", {"rule": RelaxedRule(3, 2.0)}),
-        ("--repetition-penalty 4", {"limits": PENALISED}),
+        (
+            "--batch-size 3 --beta 3 --tau 2 --repetition-penalty 4",
+            {"rule": RelaxedRule(3, 2.0), "limits": PENALISED},
+        ),
     ],
-    ids=["strict", "relaxed", "penalty"],
+    ids=["strict", "relaxed, penalised"],
 )
 def test_generate(
     options: str, settings: dict[str, Any], trained: Trained, flags: str, tmp_path: Path
@@ -106,9 +106,8 @@ def test_generate(
 def test_generate_by_onnxruntime(trained: Trained, flags: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
-    for engine in ("--controller tree", "--drafter-precision int8"):
-        output = run_generate(f"{flags} --engine onnxruntime {engine}", tmp_path)
-        check_output(output, trained, trained.translate())
+    flags += " --engine onnxruntime --controller tree --drafter-precision int8"
+    check_output(run_generate(flags, tmp_path), trained, trained.translate())
 
 
 def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> None:
@@ -117,11 +116,8 @@ def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> N
     flags += " --sampling --beam 1"
     greedy = run_generate(f"{flags} --sampling-topk 1 --temperature 3", tmp_path / "best")
     check_output(greedy, trained, trained.translate(), beam=1)
-    outputs = [
-        in_order(by_letter(run_generate(f"{flags} --seed {seed}", tmp_path / str(run)))["H"])
-        for run, seed in enumerate([1, 1, 2])
-    ]
-    assert outputs[0] == outputs[1] != outputs[2]
+    first, second = (run_generate(f"{flags} --seed {n}", tmp_path / str(n)) for n in (1, 2))
+    assert in_order(by_letter(first)["H"]) != in_order(by_letter(second)["H"])
 
 
 @pytest.mark.parametrize("forced", ["", " --prefix-size 2"])

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from drafters import save_pair
 from kills import UNFINISHED, ForkedPython, Victim, fork, make_text
+from scripts_here import TOOLS
 
 from specdec_plugins.cli import evaluate, inference
 from specdec_plugins.evaluation import worker
@@ -26,15 +26,14 @@ def names(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in paths if not p.name.endswith(UNFINISHED))
 
 
-def translation(world: Path, batch: int, lines: int = 120) -> Victim:
+def translation(world: Path, batch: int) -> Victim:
     """Return a translation with a trace and ``--resume``."""
-    source = world / f"{lines}.txt"
-    source.write_text(make_text(lines))
+    source = world / "translate.txt"
+    source.write_text(make_text(40))
 
     def start(folder: Path) -> int:
-        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --batch {batch}"
         files = f"--input-path {source} --output-path {folder}/out --trace {folder}/trace"
-        flags = f"{world} {pair} {files} --max-len-b 9 --cpu --resume --quiet"
+        flags = f"{world} {files} --batch {batch} --max-len-b 9 --cpu --resume --quiet"
         return fork(lambda: int(inference.main(flags.split())))
 
     def check(folder: Path, alone: Path) -> None:
@@ -58,9 +57,8 @@ def evaluation(world: Path) -> Victim:
     runs: list[bytes] = []
 
     def start(folder: Path) -> int:
-        pair = f"{world} --path {world}/drafter.pt --AR-path {world}/verifier.pt --cpu"
         files = f"--input-path {source} --output-path {folder}/sweep --rounds 2 --no-plots"
-        flags = f"{pair} {files} --quiet --systems constant --max-len-b 9 --warmup 1"
+        flags = f"{world} {files} --cpu --quiet --systems constant --max-len-b 9 --warmup 1"
 
         def run() -> int:
             worker.subprocess.Popen = ForkedPython  # type: ignore[misc,assignment]
@@ -94,10 +92,9 @@ def corpus(world: Path) -> Victim:
         (source / name).write_text(make_text(lines))
 
     def start(folder: Path) -> int:
-        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --max-len-b 9 --cpu"
         files = f"--input-path {source} --output-path {folder}/out --shard-lines 20"
-        command = Path(sys.executable).with_name("specdec-translate-corpus")
-        return fork(lambda: os.execv(command, [command, str(world), *f"{pair} {files}".split()]))
+        line = f"{TOOLS}/specdec-translate-corpus {world} {files} --max-len-b 9 --cpu".split()
+        return fork(lambda: os.execv(line[0], line))
 
     def check(folder: Path, alone: Path) -> None:
         for path in (folder / "out").glob("*.txt"):
@@ -119,16 +116,16 @@ def world(tmp_path: Path) -> Path:
 def compiled(world: Path) -> None:
     """Compile in this process, for its forks."""
     (world / "warm").write_text(make_text(3))
-    pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --input-path {world}/warm"
-    flags = f"{world} {pair} --output-path {world}/warmed --max-len-b 9 --cpu --quiet"
+    files = f"--input-path {world}/warm --output-path {world}/warmed"
+    flags = f"{world} {files} --max-len-b 9 --cpu --quiet"
     assert inference.main(flags.split()) == 0
 
 
 @pytest.mark.parametrize(
     ("make", "kills"),
     [
-        (lambda world: translation(world, 1, lines=40), 1),
-        pytest.param(lambda world: translation(world, 4, lines=60), 1, marks=pytest.mark.slow),
+        (lambda world: translation(world, 1), 1),
+        pytest.param(lambda world: translation(world, 4), 1, marks=pytest.mark.slow),
         (evaluation, 1),
         pytest.param(corpus, 5, marks=pytest.mark.slow),
     ],
@@ -158,18 +155,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) -> None:
     """Another file takes up space, and is removed before the run goes on."""
     source = world / "in.txt"
-    source.write_text(make_text(200))
+    source.write_text(make_text(120))
 
     def run(folder: Path) -> int:
-        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --strategy AR --batch 8"
         files = f"--input-path {source} --output-path {folder}/out --resume"
-        return int(inference.main(f"{world} {pair} {files} --max-len-b 9 --quiet".split()))
+        flags = f"{world} {files} --strategy AR --batch 8 --max-len-b 9 --quiet"
+        return int(inference.main(flags.split()))
 
     assert run(world) == 0
     whole = (world / "out").read_bytes()
     out, other = small_disk / "out", small_disk / "other"
     failures = 0
-    for _ in range(6):
+    for _ in range(5):
         free = os.statvfs(small_disk)
         left = free.f_bavail * free.f_bsize
         other.write_bytes(bytes(random.randint(max(0, left - 8192), left)))

@@ -81,55 +81,41 @@ def world(request: pytest.FixtureRequest, worlds: Worlds) -> World:
     return worlds(request.param)
 
 
-def test_translate(world: World) -> None:
+def translate(world: World, verifier: Path, strategy: str) -> list[str]:
+    """By our Python interface."""
+    given: Any = {"path": str(world.drafter), "ar_path": str(verifier), **LANGUAGES}
+    given |= {"batch": 3, "limits": GenerationLimits(max_len_b=12), "strategy": strategy}
+    settings = Settings(str(world.folder), **given)
+    return [translation.text for translation in load_translator(settings).translate(LINES)]
+
+
+def test_our_doors(world: World) -> None:
+    """``specdec-translate`` and Python."""
     output = world.folder / "out.txt"
     flags = f"{world.folder} --path {world.drafter} --AR-path {world.verifier} {LONGEST}"
     flags += f" --input-path {world.folder}/valid.en-de.en --output-path {output} -s en -t de"
     assert script.main(flags.split()) == 0
     assert output.read_text("utf-8").splitlines() == world.expected
+    for strategy in ("specdec", "AR"):
+        assert translate(world, world.verifier, strategy) == world.expected
 
 
-def translate(world: World, verifier: Path, strategy: str) -> list[str]:
-    """By our Python interface."""
-    settings = Settings(
-        data=str(world.folder),
-        path=str(world.drafter),
-        ar_path=str(verifier),
-        strategy=strategy,
-        batch=3,
-        limits=GenerationLimits(max_len_b=12),
-        **LANGUAGES,
-    )
-    return [translation.text for translation in load_translator(settings).translate(LINES)]
-
-
-@pytest.mark.parametrize("strategy", ["specdec", "AR"])
-def test_python(world: World, strategy: str) -> None:
-    assert translate(world, world.verifier, strategy) == world.expected
-
-
-def test_generate(world: World) -> None:
+def test_fairseqs_doors(world: World) -> None:
+    """``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
     flags = f"{world.folder} --task translation_specdec -s en -t de --cpu --dataset-impl raw"
     flags += f" --path {world.drafter}:{world.verifier} {LONGEST} --num-workers 0 --beam 1"
     flags += " --gen-subset valid --required-batch-size-multiple 1"
     decoded = by_letter(run_generate(flags, world.folder / "ours"))["H"]
     assert in_order(decoded) == world.expected
-
-
-def test_interactive(world: World) -> None:
     pair = f"{world.drafter}:{world.verifier}"
     assert world.interactive(f"translation_specdec --path {pair}") == world.expected
-
-
-def hub(folder: Path, files: str, **given: Any) -> Any:
-    return TransformerModel.from_pretrained(
-        str(folder), checkpoint_file=files, **LANGUAGES, **given
+    hub = TransformerModel.from_pretrained(
+        str(world.folder),
+        checkpoint_file="drafter.pt:verifier.pt",
+        user_dir=str(PACKAGE),
+        **LANGUAGES,
     )
-
-
-def test_hub(world: World) -> None:
-    ours = hub(world.folder, "drafter.pt:verifier.pt", user_dir=str(PACKAGE))
-    printed = ours.translate(LINES, max_len_b=12)
+    printed = hub.translate(LINES, max_len_b=12)
     assert [without_language(line) for line in printed] == world.expected
     assert (printed != world.expected) == (world.kind is STAND_INS["multilingual"])
 

@@ -34,7 +34,7 @@ def run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluat
     monkeypatch.setattr(worker.subprocess, "Popen", ForkedPython)
 
     def evaluate(flags: str) -> int:
-        usual = f". --path drafter.pt --AR-path verifier.pt --output-path {tmp_path}/out --cpu"
+        usual = f". --output-path {tmp_path}/out --cpu"
         usual += " --input-path in.txt --max-len-b 9 --warmup 1 --rounds 2 --engine eager"
         try:
             return script.main(f"{usual} --no-plots {flags}".split())

@@ -18,8 +18,6 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
-pytest_plugins = ["inference_runs"]
-
 DRAWN = "--sampling --temperature 3 --seed 2"
 
 

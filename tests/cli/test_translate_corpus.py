@@ -38,16 +38,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def translated(model: Path, source: Path) -> str:
     """By one translator in this process, line by line."""
-    files = {"path": str(model / "drafter.pt"), "ar_path": str(model / "verifier.pt")}
-    limits = GenerationLimits(max_len_b=9)
-    translator = load_translator(Settings(data=str(model), limits=limits, **files))
+    translator = load_translator(Settings.of_model(model, limits=GenerationLimits(max_len_b=9)))
     with InputLines.open(str(source)) as lines:
         return "".join(f"{result.text}\n" for result in translator.translate(lines))
 
 
 def flags_of(model: Path, source: Path, output: Path) -> list[str]:
-    pair = f"{model} --path {model}/drafter.pt --AR-path {model}/verifier.pt --cpu --max-len-b 9"
-    return f"{pair} --input-path {source} --output-path {output}".split()
+    files = f"--input-path {source} --output-path {output}"
+    return f"{model} {files} --cpu --max-len-b 9".split()
 
 
 def run(model: Path, source: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -66,8 +66,7 @@ def test_the_fastest_way_is_found_and_taken(
 ) -> None:
     monkeypatch.setattr(tuning, "TREES", (4, 8))
     monkeypatch.setattr(tuning, "MIN_LINES", 2)
-    files = f"{pair} --path {pair}/drafter.pt --AR-path {pair}/verifier.pt"
-    flags = f"{files} --cpu --max-len-b 8".split()
+    flags = f"{pair} --cpu --max-len-b 8".split()
     assert tune.main([*flags, "--batch", "1", "3"]) == 0
     path = table_path(describe(settings, 1))
     assert str(path) in capfd.readouterr().out

@@ -1,12 +1,15 @@
-"""Figures of runs, and the table that they make."""
+"""Figures of runs, and the table and plots that they make."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from experiments import make_experiment, make_run, make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.evaluation.plots import draw, save_figure
 from specdec_plugins.evaluation.table import results, sentence_records, table
 
 
@@ -111,3 +114,18 @@ def test_records_have_the_names_of_specdec_pp() -> None:
     assert (tree["num_mismatched_tokens"], tree["num_LM_call"]) == (3, 2)
     assert (tree["generated_length"], tree["generated_length_target"]) == (4, 4)
     assert records[0]["spec_time"] is records[-1]["generated_length"] is None
+
+
+def test_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+    experiment = make_experiment("AR", "tree")
+    plain = {"drafted_tokens": 0, "verified_tokens": 0, "accepted_tokens": 0}
+    runs = [make_run("AR", **plain)]
+    assert [name for name, _ in draw(results(experiment, runs))] == ["speed"]
+    runs += [make_run("tree")]
+    figures = dict(draw(results(experiment, runs)))
+    assert list(figures) == ["speed", "pareto"]
+    for name, figure in figures.items():
+        save_figure(figure, tmp_path / name)
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"</svg>" in (tmp_path / f"{name}.svg").read_bytes()

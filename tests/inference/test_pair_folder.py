@@ -14,8 +14,6 @@ from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import make_settings
 from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 
-pytest_plugins = ["inference_runs"]
-
 
 def test_settings_win_over_a_description_and_that_over_names_of_files(tmp_path: Path) -> None:
     (tmp_path / "codes").touch()

@@ -15,8 +15,6 @@ from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Or
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translator, load_translator
 
-pytest_plugins = ["inference_runs"]
-
 WHOLE = "w4 w2"
 PREFIXES = ["w4 w2", "", "w9", "w1 w1 w1 w1", "w0", " ", "w19 w3", "w5", "w7 w8 w9"]
 """One of each sentence."""

@@ -10,8 +10,6 @@ from inference_runs import SENTENCES, RunScript, lines_of, make_settings
 from specdec_plugins.engines import choice
 from specdec_plugins.inference import load_translator
 
-pytest_plugins = ["inference_runs"]
-
 
 def texts(world: Path, **settings: object) -> list[str]:
     return [

@@ -18,8 +18,6 @@ from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference import load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
-pytest_plugins = ["inference_runs"]
-
 
 def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> None:
     """Strict output is the same, of which less is verified; for another rule it is refused."""

@@ -16,7 +16,7 @@ from scripts_here import SCRIPTS, call, load_script, run_shell
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.cli import inference
+from specdec_plugins.cli import inference, translate_corpus
 
 LIST = SCRIPTS.parent / "data" / "symbols.tsv"
 
@@ -163,7 +163,8 @@ def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:
     assert all(symbols(source) == symbols(target) for source, target in zip(*sides))
 
 
-def test_distilled_text(trained: Trained, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_distilled_text(workers: int, trained: Trained, tmp_path: Path, capsys: Any) -> None:
     """By each way of distilling; the valid set keeps its references where that is asked for."""
     flags = ["--cpu", "--engine", "eager", "--max-len-a", 0, "--max-len-b"]
 
@@ -171,6 +172,7 @@ def test_distilled_text(trained: Trained, tmp_path: Path, capsys: Any) -> None:
         files = [trained.verifier, trained.data, trained.folder, tmp_path / out, "en", "de"]
         command = [SCRIPTS / "distill.sh", *options, *files, *flags, *more]
         mains = {"specdec_translate": inference.main, "fairseq_preprocess": binarise}
+        mains["specdec_translate_corpus"] = translate_corpus.main
         return run_shell(*command, **mains)[0]
 
     assert distill("out", [5]) == 0
@@ -180,6 +182,11 @@ def test_distilled_text(trained: Trained, tmp_path: Path, capsys: Any) -> None:
     assert "begun with other settings" in capsys.readouterr().err
     beam: list[object] = [5, "--strategy", "fairseq", "--beam", 2]
     assert distill("kept", beam, "--keep-valid", "--interpolate") == 0
+    if workers:
+        pytest.importorskip("ray", reason="Ray is not installed")
+        assert distill("shared", [5], "--workers", "1") == 0
+        shared, alone = (tmp_path / out / "bpe/train.de" for out in ("shared", "out"))
+        assert shared.read_bytes() == alone.read_bytes()
     text, references = tmp_path / "kept/bpe", trained.folder
     assert (text / "valid.de").read_bytes() == (references / "valid.de").read_bytes()
     assert len(lines_of(text / "train.de")) == len(lines_of(references / "train.de"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from odd_lines import odd_lines
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -16,7 +15,6 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, load_translator
 
@@ -106,30 +104,6 @@ def test_acceptance_length_has_not_changed(
 def test_relaxed_output_does_not_depend_on_the_batch() -> None:
     outputs = [decoded(CAPTIONS, "specdec", n, RELAXED, "tree", 8)[0] for n in (1, 8)]
     assert outputs[0] == outputs[1]
-
-
-@cache
-def odd_output(strategy: str, controller: str, batch: int) -> list[str]:
-    settings = Settings.of_model(
-        ROOT / "checkpoints" / WMT,
-        strategy=strategy,
-        batch=batch,
-        beam=1,
-        keep_bpe=True,
-        precision="float64",
-        controller=CONTROLLERS[controller](),
-        limits=GenerationLimits(max_len_a=1.3, max_len_b=12, lenpen=0.4),
-    )
-    lines = odd_lines(" ".join(SOURCES[WMT]).split(), seed=1)
-    return [translation.text for translation in load_translator(settings).translate(lines)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("controller", "batch"), [("confidence", 5), ("oracle", 16)])
-def test_strict_output_of_odd_lines_is_beam_1(controller: str, batch: int) -> None:
-    expected = odd_output("fairseq", "constant", 1)
-    assert odd_output("specdec", controller, batch) == expected
-    assert len(set(expected)) > len(expected) / 2
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,21 @@ def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None
     assert {system for system in systems if outputs[system] != outputs["AR"]} <= {"drafter"}
     records = [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
     assert [r["id"] for r in records if r["system"] == "AR"] == [0, 2, 3, 4]
-    # The same command makes no run again, and compares with another system.
+    # The same command makes no run again, and compares with another system; after a kill or with
+    # more rounds it makes those that lack.
     assert run(f"{flags} --baseline drafter") == 0
     assert read_runs(out / "runs.jsonl") == runs
     assert "| x drafter |" in capfd.readouterr().out
+    with (out / "runs.jsonl").open("ab") as file:
+        file.write(b'{"system": "tr')
+    assert run(f"{flags} --rounds 3") == 0
+    more = read_runs(out / "runs.jsonl")
+    assert more[: len(runs)] == runs
+    assert sorted((run.system, run.round) for run in more[len(runs) :]) == sorted(
+        (system, 3) for system in systems
+    )
     assert run(f"{flags} --input-path other.txt --reference other.txt") == 1
-    assert read_runs(out / "runs.jsonl") == runs
+    assert read_runs(out / "runs.jsonl") == more
 
 
 def test_drawn_output(run: Evaluate, tmp_path: Path, capfd: Any) -> None:

@@ -219,18 +219,6 @@ def test_a_verifier_alone(
     assert run(**usual) == 0
 
 
-def test_user_dir_is_imported(tmp_path: Path, run: RunScript) -> None:
-    folder = tmp_path / "users_own_plugin"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    try:
-        assert run("--user-dir", str(folder)) == 0
-        assert "users_own_plugin" in sys.modules
-    finally:
-        sys.modules.pop("users_own_plugin", None)
-        sys.path[:] = [path for path in sys.path if path != str(tmp_path)]
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_no_space_left(run: RunScript, capfd: Any) -> None:
     for flag in ("--output-path", "--trace", "--stats-json"):

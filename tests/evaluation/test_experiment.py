@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from experiments import make_experiment, make_run, make_text
 
-from specdec_plugins.evaluation import experiment as module
-from specdec_plugins.evaluation.experiment import Experiment, Run, measure, read_runs
+from specdec_plugins.evaluation.experiment import Experiment, Run, read_runs
 from specdec_plugins.files.errors import InferenceError
 
 NAMES = ("AR", "tree", "constant")
@@ -44,41 +43,6 @@ def test_what_is_there_is_left_out() -> None:
     others = [make_run(name, text="a", batch=2) for name in NAMES]
     others += [make_run(name, text="a", threads=2) for name in NAMES]
     assert order(experiment, others) == found
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The runs that are made, of systems that are not loaded."""
-    made: list[tuple[str, int]] = []
-
-    def run_rounds(experiment: Experiment, where: object, rounds: list, note: object):  # type: ignore[no-untyped-def,type-arg]
-        for number, systems in rounds:
-            for system in systems:
-                made.append((system.name, number))
-                yield make_run(system, round=number)
-
-    monkeypatch.setattr(module, "_run_rounds", run_rounds)
-    monkeypatch.setattr(Experiment, "describe", lambda self: {"systems": len(self.systems)})
-    return made
-
-
-def test_an_interrupted_experiment_goes_on(tmp_path: Path, made: list[tuple[str, int]]) -> None:
-    experiment = make_experiment(*NAMES, rounds=2)
-    for count, _ in enumerate(measure(experiment, tmp_path, print), start=1):
-        if count == 4:
-            break
-    path = tmp_path / "runs.jsonl"
-    with path.open("ab") as file:
-        file.write(b'{"system": "tr')  # by a kill
-    assert len(list(measure(experiment, tmp_path, print))) == 6
-    assert len(made) == 6
-    assert len(set(made)) == 6
-    assert len(read_runs(path)) == 6
-    more = make_experiment(*NAMES, rounds=3)
-    assert len(list(measure(more, tmp_path, print))) == 9
-    assert len(made) == 9
-    with pytest.raises(InferenceError, match="was begun with other systems"):
-        list(measure(make_experiment("AR"), tmp_path, print))
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"system": 1}', b"[" * 9999])

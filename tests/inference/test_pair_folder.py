@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inference_runs import SENTENCES
 
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.errors import InferenceError
@@ -37,19 +37,14 @@ def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> None:
     """It has its models and segmentation; OUT of make-pair stands for OUT/pair."""
-    pair, output = tmp_path / "pair", tmp_path / "out.txt"
+    pair = tmp_path / "pair"
     pair.symlink_to(world)
     assert Settings.of_model(tmp_path) == Settings.of_model(pair)
     assert verifier_settings(tmp_path, None) == verifier_settings(pair, None)
     found, expected = (make_settings(script.parse([str(f), "--cpu"])) for f in (tmp_path, pair))
     assert found == expected
-    source = tmp_path / "in.txt"
-    source.write_text("\n".join(SENTENCES) + "\n")
-    common = [str(world), "--input-path", str(source), "--output-path", str(output)]
-    common += ["--engine", "eager", "--quiet"]
-    paths = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
-    texts = []
-    for flags in ([], [*paths, "--tokenizer", "moses", "--bpe", "subword_nmt"]):
-        assert script.main([*common, *flags]) == 0
-        texts.append(output.read_text())
-    assert texts[0] == texts[1]
+    flags = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --tokenizer moses"
+    flags += f" --bpe subword_nmt --bpe-codes {world}/codes"
+    lines = (f"{world} --cpu {more}".split() for more in ("", flags))
+    described, whole = (make_settings(script.parse(line)) for line in lines)
+    assert replace(whole, encoder_options={}) == replace(described, encoder_options={})

@@ -15,12 +15,16 @@ from conftest import make_dictionary
 from fairseq.data import Dictionary, encoders
 from fairseq.tasks.translation import TranslationTask
 from fairseq_cli.interactive import buffered_read
-from odd_lines import CONTROLS, SPACES
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.inference.text import Segmenters, TextCodec
+
+CONTROLS = [chr(code) for code in (*range(10), 11, 12, *range(14, 32), *range(127, 160))]
+"""Control characters that end no line."""
+SPACES = "\t\x0b\x0c\x1f\x85\xa0\u2003\u2028\u3000"
+"""Nine characters that Python strips from the ends of a line."""
 
 
 @pytest.mark.parametrize("replace_eos", [False, True])

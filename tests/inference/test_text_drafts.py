@@ -17,7 +17,7 @@ def texts(world: Path, **settings: object) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_each_kind_gives_the_verifiers_words(
     batch: int, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,20 +187,18 @@ def test_another_job_is_refused(source: Path, model: Path, tmp_path: Path) -> No
         run(read(source, output), output, 2)
     before = (output / FOLDER / "job.json").read_text()
 
-    def refused(**changes: Any) -> str:
-        with pytest.raises(InferenceError, match=r"was begun with other ") as caught:
+    def refused(difference: str, **changes: Any) -> None:
+        with pytest.raises(InferenceError, match=f"was begun with other {difference};"):
             job(output, about(source, model, **changes)).__enter__()
         assert (output / FOLDER / "job.json").read_text() == before
-        return str(caught.value).split("with other ")[1].split(";")[0]
 
-    assert refused(batch=3) == "settings.batch"
-    assert refused(precision="bfloat16") == "settings.precision"
-    assert refused(seed=2) == "settings.seed"
-    assert refused(lines=3) == "shard_lines"
+    refused("settings.batch", batch=3)
+    refused("settings.seed", seed=2)
+    refused("shard_lines", lines=3)
     for path in (source / "a.txt", model / "verifier.pt", model / "dict.de.txt", model / "codes"):
         content = path.read_bytes()
         path.write_bytes(b"another")
-        assert path.name.removesuffix(".pt") in refused()
+        refused(f".*{path.name.removesuffix('.pt')}.*")
         path.write_bytes(content)
     source, model = source.rename(tmp_path / "moved"), model.rename(tmp_path / "moved model")
     output = output.rename(tmp_path / "moved out")

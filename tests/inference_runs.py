@@ -43,8 +43,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(world: Path, tmp_path: Path) -> RunScript:
-    """``run(flag, …)`` in this process; flags given replace the usual ones."""
+def run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScript:
+    """``run(flag, …)`` in this process and the world; flags given replace the usual ones."""
+    monkeypatch.chdir(world)
 
     def run_script(*flags: str, data: Path = world, **usual: str | None) -> int:
         flagged = {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any
 
 import pytest
-from drafters import PUBLISHED, needs_published
-from fairseq.data import Dictionary
+from drafters import PUBLISHED, needs_published, published_task
 
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.inference import Settings, Translation, load_translator
@@ -39,16 +37,11 @@ def translate(batch: int, strategy: str, lines: int, **settings: Any) -> list[Tr
     return list(translator.translate(source[:lines]))
 
 
-@cache
-def dictionary() -> Dictionary:
-    return Dictionary.load(str(PUBLISHED / "dict" / "dict.de.txt"))
-
-
 def published_steps(line: str) -> list[tuple[list[str], int]]:
     """Return the drafted tokens of every step and how many were committed, EOS included."""
-    steps = []
+    steps, dictionary = [], published_task().target_dictionary
     for step in json.loads(line)["trace"]:
-        drafted = [dictionary()[token] for token in step["draft"]]
+        drafted = [dictionary[token] for token in step["draft"]]
         # That code went on counting after EOS.
         ends = drafted.index(EOS) + 1 if EOS in drafted else len(drafted)
         steps.append((drafted, min(step["m"], ends)))

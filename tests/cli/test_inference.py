@@ -23,11 +23,6 @@ from specdec_plugins.engines import choice
 from specdec_plugins.engines.step import Step
 
 
-@pytest.fixture
-def _in_world(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(world)
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -44,7 +39,6 @@ def _in_world(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "--path verifier.pt:drafter.pt",
     ],
 )
-@pytest.mark.usefixtures("_in_world")
 def test_strict_strategies_agree(
     tmp_path: Path, run: RunScript, greedy: list[str], flags: str
 ) -> None:
@@ -187,7 +181,6 @@ def test_what_was_chosen_is_reported(
         ("--trace -", 1, "--trace -"),
     ],
 )
-@pytest.mark.usefixtures("_in_world")
 def test_bad_input_is_one_line(
     world: Path, tmp_path: Path, run: RunScript, capfd: Any, flags: str, status: int, named: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -93,12 +92,3 @@ def test_importing_the_package_leaves_logging_alone() -> None:
     code = "import specdec_plugins, logging; assert not logging.getLogger().handlers"
     done = run(sys.executable, "-c", code, folder=SCRIPTS.parent, LOGLEVEL="bogus")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_scripts_open_their_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SCRIPTS)
-    for name in ("inference", "encoder_initial", "calibrate_head"):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), "--help"])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-        assert stopped.value.code == 0

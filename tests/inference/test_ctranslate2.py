@@ -20,7 +20,6 @@ from specdec_plugins.inference.report import full_report
 
 pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["w3 w4 w5 w6", " ", "w7", "w1 unknown w3 </s> w5 w6 w7", "w11 w12 w13", "w2"]
 LIMITS = GenerationLimits(max_len_a=1.5, max_len_b=3, min_len=3)
 LEARNED = {f"{side}_learned_pos": True for side in ("encoder", "decoder")}
@@ -120,20 +119,6 @@ def test_every_kind_of_verifier(tmp_path: Path, kind: str) -> None:
     theirs = load(tmp_path)
     assert theirs.engine == "ctranslate2"
     assert translations(theirs) == expected
-
-
-def test_the_shipped_pair_says_the_same() -> None:
-    texts = (ROOT / "data" / "captions.en").read_text("utf-8").splitlines()
-    pair = ROOT / "checkpoints" / "multi30k.en-de"
-    expected, found = (
-        [result.text for result in load_translator(settings).translate(texts)]
-        for settings in (
-            Settings.of_model(pair, strategy="AR", batch=32, ar_backend=backend)
-            for backend in ("ours", "ctranslate2")
-        )
-    )
-    # Float32 rounds otherwise there: a near-tie may go the other way.
-    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= len(texts) // 50
 
 
 def test_a_model_that_it_cannot_take(tmp_path: Path) -> None:

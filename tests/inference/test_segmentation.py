@@ -29,6 +29,7 @@ LINES = [
     "in the house: a house-cat",
     "smaller gardens stand  still",
 ]
+PAIRS = "i n</w>\ne n\n"
 LANGUAGES = {"source_lang": "en", "target_lang": "de"}
 
 
@@ -106,6 +107,16 @@ def test_codes_are_found_by_any_of_their_names(words: Path) -> None:
         assert model_files(translator.settings)[name] == str(words / name)
         assert len(translator.codec.encode(Line(1, "the"))) == 3  # th@@ e </s>
         (words / name).unlink()
+
+
+@pytest.mark.parametrize("codes", [PAIRS, f"#version: 0.2\n{PAIRS}", f"{PAIRS}\n\n", "i n\r\n"])
+def test_codes_of_every_version(codes: str, tmp_path: Path) -> None:
+    texts = []
+    for mark in ("", "\ufeff"):
+        (tmp_path / "codes").write_text(mark + codes, "utf-8", newline="")
+        options = Namespace(bpe="subword_nmt", bpe_codes=str(tmp_path / "codes"))
+        texts.append(encoders.build_bpe(options).encode("in"))
+    assert texts in (["in"] * 2, ["i@@ n"] * 2)
 
 
 @pytest.mark.parametrize(

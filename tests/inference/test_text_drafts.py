@@ -63,10 +63,6 @@ def test_files_of_other_lines(
     assert run("--drafts", str(file), "--engine", "eager") == 1
     written = lines_of(out) if out.exists() else []
     assert written == greedy[: len(written)]
-
-
-def test_drafts_are_not_written_over(run: RunScript, tmp_path: Path) -> None:
-    file = tmp_path / "out.txt"
-    file.write_text("w1\n" * 9)
-    assert run("--drafts", str(file)) == 1
-    assert file.read_text() == "w1\n" * 9
+    out.write_text("precious\n" * 9)
+    assert run("--drafts", str(out)) == 1
+    assert out.read_text() == "precious\n" * 9

@@ -38,7 +38,7 @@ SENTENCES = [
         ],
         sampled=True,
     ),
-    SentenceTrace("", "", []),
+    SentenceTrace("", "", [], forced=[EVIL]),
     SentenceTrace("x" * 300, "y", [StepTrace(["q" * 300, "r"], 2, 0, "</s>", 4.0)]),
 ]
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -123,6 +123,7 @@ TOKENS = [
     *[("unverified", "never"), ("unverified", "sent"), ("bonus", "'\"><b>"), ("bonus", "own")],
     *[("accepted", "a"), ("accepted", "b"), ("unverified", "c"), ("bonus", "d")],
     *[("accepted", "e"), ("accepted", "</s>"), ("rejected", "f")],
+    ("forced", EVIL),
     *[("rejected", "q" * 300), ("rejected", "r"), ("bonus", "</s>")],
 ]
 
@@ -138,17 +139,11 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
     assert {"0.30", "0.60"} < set(page_words(page)), "p and q of b"
 
 
-def test_trees_forced_tokens_and_limits() -> None:
+def test_trees_and_limits() -> None:
     tree = StepTrace(["a", "b", "c", "d", "e"], 5, 2, "x", 1.0, [-1, 0, 0, 2, -1])
-    assert branches(tree) == [(0, [0, 1]), (1, [2, 3]), (0, [4])]
     words = page_words(build_page([SentenceTrace("x", "y", [tree])], 1, "run"))
     assert "a b x · c d e 2" in " ".join(words)
-    forced = SentenceTrace("x", f"{EVIL} b", [StepTrace(["b"], 1, 1, "</s>", 1.0)], [EVIL, "a"])
-    page = build_page([forced, SENTENCES[2]], 1000, "run")
-    shown = [("forced", EVIL), ("forced", "a"), ("accepted", "b"), ("bonus", "</s>")]
-    assert tokens_of(page) == [*shown, *TOKENS[-3:]]
-    page = build_page(iter(SENTENCES), 1, "run")
-    assert tokens_of(page) == TOKENS[:14]
+    assert tokens_of(build_page(iter(SENTENCES), 1, "run")) == TOKENS[:14]
 
 
 def test_script(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from jobs import Numberer
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
-from specdec_plugins.files.output import LOCK, JsonObject, differing, work_folder
+from specdec_plugins.files.output import LOCK, JsonObject, work_folder
 from specdec_plugins.inference import Settings
 from specdec_plugins.jobs.corpus import (
     FOLDER,
@@ -206,14 +206,3 @@ def test_another_job_is_refused(source: Path, model: Path, tmp_path: Path) -> No
         assert run(read(source, output), output) == 3
         finish(read(source, output), output)
     assert (output / "a.txt").read_text() == "1:w1\n2:\n3:w2\n4:w3\n5:w4\n"
-
-
-def test_a_drafter_counts_only_if_it_is_used(model: Path) -> None:
-    described = []
-    for text in ("one", "two"):
-        (model / "drafter.pt").write_text(text)
-        settings = (make_settings(model, strategy=strategy) for strategy in ("AR", "specdec"))
-        described.append([describe_job({}, item, 1, 2) for item in settings])
-    (alone, drafted), (same, other) = described
-    assert alone == same
-    assert differing(drafted, other) == "models.drafter"

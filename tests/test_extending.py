@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.S | re.M)
 
 
-@pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def extended(tmp_path: Path) -> Path:
     """A folder with the package and what the page adds to it."""
-    folder = tmp_path_factory.mktemp("extended")
+    folder = tmp_path / "extended"
     shutil.copytree(ROOT / "specdec_plugins", folder / "specdec_plugins")
     for name, code in BLOCK.findall((ROOT / "docs/extending.md").read_text("utf-8")):
         path = folder / name

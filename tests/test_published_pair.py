@@ -73,14 +73,15 @@ def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) 
 
 
 @SOME_OR_ALL
-@pytest.mark.parametrize("batch", [1, 8])
-def test_greedy_output(batch: int, lines: int) -> None:
-    results = translate(batch, "AR", lines)
-    assert [translation.text for translation in results] == published_lines("paper_AR")[:lines]
-
-
-@SOME_OR_ALL
-@pytest.mark.parametrize("k", [5, 10])
-def test_the_drafter_alone(k: int, lines: int) -> None:
-    results = translate(8, "drafter", lines, block_size=k)
-    assert [result.text for result in results] == published_lines(f"drafter_k{k}")[:lines]
+@pytest.mark.parametrize(
+    ("name", "strategy", "batch", "k"),
+    [
+        ("paper_AR", "AR", 1, None),
+        ("paper_AR", "AR", 8, None),
+        ("drafter_k5", "drafter", 8, 5),
+        ("drafter_k10", "drafter", 8, 10),
+    ],
+)
+def test_baselines(name: str, strategy: str, batch: int, k: int | None, lines: int) -> None:
+    results = translate(batch, strategy, lines, block_size=k)
+    assert [result.text for result in results] == published_lines(name)[:lines]

@@ -107,11 +107,7 @@ def test_relaxed_output_does_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "limit"),
-    [
-        pytest.param("float32", 0, marks=pytest.mark.slow),
-        ("int8", 3),
-    ],
+    ("precision", "limit"), [pytest.param("float32", 0, marks=pytest.mark.slow), ("int8", 3)]
 )
 def test_a_precision_changes_few_sentences(precision: str, limit: int) -> None:
     """By ONNX Runtime, as far as this processor's kernels are right."""

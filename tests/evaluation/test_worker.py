@@ -59,11 +59,7 @@ def test_failures_name_the_system() -> None:
         for _ in range(2):
             with pytest.raises(InferenceError, match=r"echo: its process ended \(status 3\); if"):
                 process.decode(1, 1)
-
-
-def test_an_error_ends_processes_at_once() -> None:
-    process = SystemProcess("echo", EchoJob(), threads=1)
-    with pytest.raises(KeyError), process:
+    with pytest.raises(KeyError), SystemProcess("echo", EchoJob(), threads=1) as process:
         raise KeyError
     assert process._process.returncode in (-9, 0)
 

@@ -98,10 +98,15 @@ def _number(value: Any) -> Any:
         return value
 
 
-def run_train(data: Path, save_dir: Path, flags: str, cpu: bool = True) -> Logs:
-    """``fairseq-train`` in this process: nothing is left behind but files and what it logged."""
+def forget_trainings() -> None:
+    """fairseq notes the best value on its functions, which a new process would not have."""
     for function in (checkpoint_utils.save_checkpoint, fairseq_train.should_stop_early):
         vars(function).clear()
+
+
+def run_train(data: Path, save_dir: Path, flags: str, cpu: bool = True) -> Logs:
+    """``fairseq-train`` in this process: nothing is left behind but files and what it logged."""
+    forget_trainings()
     common = COMMON if cpu else COMMON.replace("--cpu ", "")
     arguments = f"{data} --save-dir {save_dir} {common} {flags}".split()
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)

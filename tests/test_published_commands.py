@@ -1,7 +1,7 @@
 """The published project's commands as its documentation has them, in ``scripts/``.
 
-Only sizes and lengths are changed, and ``--cpu`` is added in place of ``--fp16``, which fairseq
-trains with on GPUs alone.
+Only sizes and lengths are changed, ``--cpu`` is added in place of ``--fp16``, which fairseq trains
+with on GPUs alone, and no process loads data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRAIN = """
     --mse-lambda 10 --src-embedding-copy --log-interval 2 --block-size 25 --total-up 4
     --update-freq 2 --decoder-learned-pos --encoder-learned-pos --apply-bert-init
     --activation-fn gelu --reset-optimizer --reset-meters --reset-lr-scheduler
-    --reset-dataloader --user-dir specdec_plugins --cpu
+    --reset-dataloader --user-dir specdec_plugins --cpu --num-workers 0
 """
 INFERENCE = """
     --user-dir specdec_plugins --task translation_lev_modified --remove-bpe --max-sentences 20

@@ -108,12 +108,6 @@ def test_a_stored_choice_is_checked_on_other_lines(
     assert path.read_bytes() == before
 
 
-def test_a_text_to_try_is_needed(tmp_path: Path, capfd: Any) -> None:
-    save_pair(tmp_path)
-    assert tune.main([str(tmp_path), "--cpu"]) == 2
-    assert "--input-path" in capfd.readouterr().err
-
-
 def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:
     limited = replace(settings, limits=GenerationLimits(max_len_b=4))
     trial = tuning.Trial(limited, [Mode(), Mode(4)], lambda _: None)

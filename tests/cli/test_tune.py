@@ -90,11 +90,12 @@ def test_the_fastest_way_is_found_and_taken(
 
 
 def test_a_stored_choice_is_checked_on_other_lines(
-    pair: Path, settings: Settings, keep: Keep, capfd: Any
+    pair: Path, settings: Settings, keep: Keep, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = [Line(i, f"w{i}") for i in range(40)]
     tried, again = (tuning.lines_to_try(text, 8, check) for check in (False, True))
     assert not {line.number for line in tried} & {line.number for line in again}
+    monkeypatch.setattr(tuning, "MIN_LINES", 2)
     flags = [str(pair), "--cpu", "--check"]
     assert tune.main(flags) == 2  # nothing is stored
     path = table_path(keep(Mode(4), Mode(6), Mode(8), Mode(12)).key)

@@ -64,7 +64,7 @@ def choose_threads() -> None:
         free = max(1, cores() - round((_busy_seconds() - before) / 0.2))
         if free < torch.get_num_threads():
             torch.set_num_threads(free)
-            logger.warning("others compute here; threads: %d (see OMP_NUM_THREADS)", free)
+            logger.warning("other programs compute here; threads: %d (see OMP_NUM_THREADS)", free)
 
 
 def _busy_seconds() -> float:

@@ -38,7 +38,7 @@ SUPPORTED = (
     "supported are fairseq's `transformer`, trained for `translation` or for several languages "
     "(`translation_multi_simple_epoch`), and this plugin's own"
 )
-AS_TRANSFORMER = "a checkpoint's fields that fairseq does not know leave the network as it is"
+AS_TRANSFORMER = "trust that options unknown to fairseq do not change the network"
 
 # NormFormer's, which fairseq's Transformer reads and nothing declares.
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
@@ -91,8 +91,8 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
     network = [key for key in others if NETWORK.search(key)]
     if network and not as_transformer and not _is_ours(models.ARCH_MODEL_REGISTRY.get(name)):
         raise ConfigError(
-            f"its model has {shown(network[0])}, which fairseq's Transformer has not; {SUPPORTED}; "
-            "if that changes nothing of the network, give --as-transformer"
+            f"its model has {shown(network[0])}, which fairseq's Transformer lacks; {SUPPORTED}; "
+            "if that does not change the network, give --as-transformer"
         )
     _warn_of_dropped(f"model {name}", others)
     return Namespace(**saved, arch=name, _name=name)
@@ -109,7 +109,7 @@ def saved_task(config: object) -> Namespace:
         raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
     registered = TASK_REGISTRY.get(name)
     if registered is None or not registered.__module__.startswith(("fairseq.", "specdec_plugins.")):
-        warn_once(f"task {shown(name)}: unknown to fairseq, taken for its translation")
+        warn_once(f"task {shown(name)}: unknown to fairseq; treated as its translation")
         name, registered = "translation", TranslationTask
     # Sentences of fairseq's BART end with their language.
     translates = issubclass(registered, TranslationTask) and not name.endswith("_pretrained_bart")
@@ -234,7 +234,7 @@ def architecture(values: Mapping[str, object]) -> str:
         if missing := [needed for needed in ALWAYS_SAVED if values.get(needed) is None]:
             fault = f"unknown, and no Transformer: it has no {missing[0]}"
             raise ConfigError(f"architecture {shown(name)} is {fault}; {SUPPORTED}")
-        warn_once(f"architecture {shown(name)}: unknown to fairseq, built as its Transformer")
+        warn_once(f"architecture {shown(name)}: unknown to fairseq; built as its Transformer")
         return "transformer"
     if model in (TransformerModel, TransformerAlignModel):
         return name

@@ -88,7 +88,7 @@ def export_checkpoint(
         state["task_state"] = {**state["task_state"], KEY: prints}
     if draft_from is not None:
         if not is_drafter(state):
-            raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
+            raise CheckpointError(f"--draft-vocabulary: {source} is not a drafter")
         state["model"].pop(VOCABULARY, None)
     if isinstance(draft_from, tuple):
         if not dictionaries:

@@ -216,7 +216,7 @@ def save_state(state: Mapping[str, object], path: Location) -> int:
                 stored = load(file.name)["model"]
                 same = (_same(stored[name], weights[name]) for name in weights if name in stored)
                 if stored.keys() != weights.keys() or not all(same):
-                    raise RuntimeError("it is not the same when read again")
+                    raise RuntimeError("it differs when read again")
     except (OSError, RuntimeError) as error:
         # torch complains of positions in the file; the system's error before says why.
         cause = error if isinstance(error, OSError) else error.__context__

@@ -165,7 +165,7 @@ class Multilingual(msgspec.Struct, frozen=True):
         for flag, language in zip(("-s", "-t"), languages):
             if language not in self.langs:
                 known = ", ".join(sorted(self.langs))
-                raise ConfigError(f"{flag} {language}: is none of the verifier's: {known}")
+                raise ConfigError(f"{flag} {language}: not one of the verifier's: {known}")
         none = dict.fromkeys(("extra_lang_pairs", "source_dict", "target_dict"))
         style = self.lang_tok_style.value
         args = Namespace(seed=0, lang_pairs=[], lang_tok_style=style, **none)

@@ -1,8 +1,8 @@
-"""Check an acceptance head's predictions, fit temperature and bias, write it for use.
+"""Measure an acceptance head's predictions, fit temperature and bias, and write the head.
 
     scripts/calibrate_head.py SAVE_DIR/checkpoint_best.pt DRAFTER_DIR/acceptance_head.pt
 
-Prints AUROC, expected calibration error (ECE) and Brier score on the valid set, of the
+It prints AUROC, expected calibration error (ECE) and Brier score on the valid set, for the
 probabilities of single tokens and of survival (their running product).
 """
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     add("checkpoint", help="a checkpoint of scripts/train_head.sh")
     add("output", help="the file to write: acceptance_head.pt beside its drafter")
     add("--data", help="binarised text, if not that of the training")
-    add("--subset", default="valid", help="of the data (default: valid)")
+    add("--subset", default="valid", help="subset of it (valid)")
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")

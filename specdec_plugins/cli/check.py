@@ -1,12 +1,12 @@
-"""Try a verifier or a pair: whether our output is stock fairseq's, and how fast it is here.
+"""Check that a verifier's or pair's output is stock fairseq's, and time it on this machine.
 
     specdec-check VERIFIER
     specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
-VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text lines are
-made of the source dictionary's words. Each system, as specdec-evaluate names them, is compared with
-stock search of beam 1 in its precision (float32, if that is int8). The gap of a line that differs
-is by how many nats the verifier, in float64, prefers one of the two tokens. The exit status is 0 if
+VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text, lines are
+made of the source dictionary's words. Each system, named as in specdec-evaluate, is compared with
+stock search of beam 1 in its precision (for int8, in float32). The gap of a line that differs tells
+by how many nats the verifier, in float64, prefers one of the two tokens. The exit status is 0 if
 no line differed in float64, 1 if one did, 2 for every error.
 """
 
@@ -50,10 +50,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
-    add("--input-path", metavar="FILE", help="a text (default: lines are made)")
-    add("--lines", metavar="N", type=positive, help=f"lines to decode (all; {MADE} that are made)")
+    add("--input-path", metavar="FILE", help="a text (default: made-up lines)")
+    add("--lines", metavar="N", type=positive, help=f"lines to decode (all; made: {MADE})")
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
-    add("--systems", metavar="SYSTEM", nargs="+", help="default: AR, and of a pair constant, tree")
+    add("--systems", metavar="SYSTEM", nargs="+", help="(AR; for a pair also constant, tree)")
     return parser.parse_args(argv)
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     lines = read_text(args.input_path, args.lines) if args.input_path else made_lines(judge, args)
     put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
     if compare(base, judge, [line for line in lines if line.text.strip()], args):
-        put("In float64 lines differ: this verifier is not decoded as by fairseq; report it.\n")
+        put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")
         return 1
     values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
     flags = [(f"--{n.replace('_', '-')}", str(value)) for n, value in values.items() if value]

@@ -1,11 +1,11 @@
-r"""Keep a verifier's encoder, so that `fairseq-train --arch block` starts from it.
+r"""Extract a verifier's encoder, so that `fairseq-train --arch block` starts from it.
 
     scripts/encoder_initial.py verifier.pt initial_checkpoint.pt
     fairseq-train ... --arch block --restore-file initial_checkpoint.pt \
         --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader
 
-The drafter's decoder keeps the random weights that it was built with. Resume an interrupted
-training without `--restore-file` and the `--reset` flags, or it begins anew. `--init-encoder-from
+The drafter's decoder starts from random weights. Resume an interrupted training without
+`--restore-file` and the `--reset` flags; otherwise it starts again. `--init-encoder-from
 verifier.pt` does the same without a file in between.
 """
 

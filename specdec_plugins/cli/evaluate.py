@@ -1,4 +1,4 @@
-"""Compare systems on texts: alternating timed runs, a table, and plots.
+r"""Compare systems on texts: alternating timed runs, a table, and plots.
 
     specdec-evaluate PAIR --input-path FILE --output-path FOLDER --batch 1 32 --systems \
         fairseq@beam=5 ctranslate2@int8 AR tree tree@tree_nodes={4,16} constant@beta=3,tau=1
@@ -6,9 +6,9 @@
 A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search), ctranslate2
 (greedy), AR (our loop without drafts), drafter (alone, unverified) or a controller. Keys are
 options of controllers, acceptance, limits and engines; a value without a key is the precision.
-Each has a process of its own, which waits while another is timed; ratios are taken within a round.
-FOLDER gets table.md, which is also printed, plots and records. The same command goes on where it
-was stopped, and may add rounds, batch sizes and threads.
+Each runs in its own process, which waits while another is timed; ratios are taken within a round.
+FOLDER gets table.md, which is also printed, plots and records. Repeat the command to continue a
+stopped experiment, or to add rounds, batch sizes and threads.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="(AR tree)")
+    add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="to compare (AR tree)")
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
-    add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
-    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
+    add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the results")
     add("--lines", metavar="N", type=positive, help="only the first N lines of each text")
     add("--batch", nargs="+", type=positive, metavar="N", default=[1], help="batch sizes (1)")
-    add("--threads", nargs="+", type=positive, metavar="N", default=[1], help="of each system (1)")
-    add("--rounds", type=positive, metavar="N", default=5, help="(5)")
-    add("--warmup", type=int, metavar="N", default=16, help="lines decoded before, untimed (16)")
-    add("--baseline", metavar="SYSTEM", help="compare with this one (AR, else the first)")
+    add("--threads", nargs="+", type=positive, metavar="N", default=[1], help="CPU threads (1)")
+    add("--rounds", type=positive, metavar="N", default=5, help="timed runs (5)")
+    add("--warmup", type=int, metavar="N", default=16, help="untimed lines before them (16)")
+    add("--baseline", metavar="SYSTEM", help="compare with this system (AR, or the first)")
     add("--no-plots", action="store_true", help="do without matplotlib")
     args = parser.parse(argv)
     args.reference = args.reference or [None] * len(args.input_path)

@@ -1,8 +1,8 @@
-"""Write a checkpoint for shipping: weights without optimizer state and paths.
+"""Write a checkpoint to ship: weights without optimizer state and paths.
 
     specdec-export runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
 
-All commands that take a checkpoint take the new one.
+All commands that take a checkpoint accept the new file.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def main(argv: Sequence[str]) -> None:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     add("target", metavar="TARGET", help="the file to write")
-    add("-s", "--source-lang", metavar="LANG", help="language to note in the checkpoint")
-    add("-t", "--target-lang", metavar="LANG", help="language to note in the checkpoint")
-    add("--dictionaries", metavar="DIR", help="folder of the dictionaries of its training")
+    add("-s", "--source-lang", metavar="LANG", help="language to record")
+    add("-t", "--target-lang", metavar="LANG", help="language to record")
+    add("--dictionaries", metavar="DIR", help="dictionaries of its training")
     count = (
-        "of a drafter: draft only from the N tokens that --draft-text has most often, which makes "
-        "drafts quicker, and a rare token the verifier's own (needs --dictionaries; train heads "
-        "for the new file); or all: draft from all tokens again"
+        "draft only the N most frequent tokens of --draft-text, which is faster, and leave rare "
+        "tokens to the verifier (needs --dictionaries; train heads for the new file); all: draft "
+        "all tokens again"
     )
     add("--draft-vocabulary", metavar="N", help=count)
-    add("--draft-text", metavar="FILE", help="segmented target text, best the verifier's output")
+    add("--draft-text", metavar="FILE", help="segmented target text, ideally the verifier's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="write float16 weights, which may change some outputs")
     args = parser.parse_args(argv)

@@ -1,12 +1,12 @@
 """Translate text speculatively, line by line.
 
-    scripts/inference.py PAIR --input-path FILE --output-path FILE
-    scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt < FILE
+    specdec-translate PAIR --input-path FILE --output-path FILE
+    specdec-translate DATA_DIR --path drafter.pt --AR-path verifier.pt < FILE
 
-Text is ordinary text if PAIR or DATA_DIR has codes, a SentencePiece model or segmentation.json, or
-with --tokenizer and --bpe; else, or with --segmented, it is in tokens with `@@ ` markers, and put
-out without them. Every line is written as soon as it is known, in input order: a run that was
-stopped leaves complete lines, and goes on with --resume. Times are those of decoding alone.
+Give ordinary text if PAIR or DATA_DIR has codes, a SentencePiece model or segmentation.json, or
+with --tokenizer and --bpe. Otherwise, or with --segmented, give tokens with `@@ ` markers; the
+output has none. Lines are written in input order as soon as they are known: a stopped run leaves
+complete lines, and --resume continues it. Times cover decoding alone.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
     add = parser.output.add_argument
-    add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
-    add("--resume", action="store_true", help="go on after the lines that the output has")
-    add("--stats", action="store_true", help="report all figures, not one line")
-    add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
+    add("--output-path", metavar="FILE", default="-", help="one translation a line; -: stdout")
+    add("--resume", action="store_true", help="continue after the finished lines")
+    add("--stats", action="store_true", help="report all figures")
+    add("--stats-json", metavar="FILE", help="write statistics, settings and versions")
     add("--trace", metavar="FILE", help="record every step: a JSON line a sentence (slower)")
     return parser.parse(argv)
 
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
             resume.finish()
         else:
-            logger.warning("%s is complete; nothing is done", args.output_path)
+            logger.warning("%s is complete; nothing to do", args.output_path)
         report = full_report(translator, output.done, seed=args.seed)
         if not args.quiet:
             tell(format_report(report) if args.stats else str(translator.statistics))

@@ -1,11 +1,11 @@
-"""Make a pair of your verifier: train a drafter for it, from text of its source language.
+"""Train a drafter for your verifier, from text in its source language, and make a pair.
 
     specdec-make-pair VERIFIER SOURCES OUT --hours 4
 
 VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no
-references are needed. In the end OUT/pair is a folder that every command takes, and OUT/README.md
-its card. If it was stopped, the same command goes on; with more --updates or --hours the training
-does. If it is interrupted (Ctrl-C) while it trains, the best drafter so far is exported.
+references are needed. At the end, every command takes the folder OUT/pair; OUT/README.md is its
+card. Repeat the command to continue after a stop; give more --updates or --hours to train
+further. Ctrl-C during the training exports the best drafter so far.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
-    add("sources", metavar="SOURCES", type=Path, help="raw text of the source language")
-    add("out", metavar="OUT", type=Path, help="the folder to make; OUT/pair will be the pair")
+    add("sources", metavar="SOURCES", type=Path, help="raw text in the source language")
+    add("out", metavar="OUT", type=Path, help="the folder to make; the pair is OUT/pair")
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     budget = parser.add_mutually_exclusive_group()
-    hours, updates = "hours of all stages (4)", "updates of the drafter's training"
+    hours, updates = "hours for all stages (4)", "updates of the drafter's training"
     budget.add_argument("--hours", metavar="H", type=float, default=4.0, help=hours)
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
-    add("--dry-run", action="store_true", help="print the recipe, and how long all would take")
-    add("--cpu", action="store_true", help="leave a GPU alone")
+    add("--dry-run", action="store_true", help="print the recipe and the hours to expect")
+    add("--cpu", action="store_true", help="use no GPU")
     add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     add_encoder_flags(parser)

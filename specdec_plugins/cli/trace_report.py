@@ -1,10 +1,10 @@
-"""Turn a trace into a page to look at.
+"""Turn a trace into a web page.
 
-    scripts/inference.py ... --trace run.jsonl
+    specdec-translate ... --trace run.jsonl
     specdec-trace-report run.jsonl run.html
 
-The page is one file that fetches nothing and runs no script. It has every step, the histogram of
-acceptance length, the acceptance rate by slot, and the totals.
+The page is one file that fetches nothing and runs no script. It shows every step, a histogram of
+acceptance lengths, the acceptance rate by slot, and the totals.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from specdec_plugins.inference.trace_page import build_page, read_trace
 def main(argv: Sequence[str]) -> None:
     """Write the page."""
     parser = Parser(__doc__)
-    parser.add_argument("trace", metavar="TRACE", help="a file that inference.py --trace wrote")
+    parser.add_argument("trace", metavar="TRACE", help="a file that --trace wrote")
     parser.add_argument("output", metavar="OUTPUT", help="the page to write")
-    parser.add_argument("--limit", metavar="N", type=int, default=1000, help="lines shown (1000)")
+    parser.add_argument("--limit", metavar="N", type=int, default=1000, help="lines to show (1000)")
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)

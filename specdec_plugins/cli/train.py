@@ -1,8 +1,8 @@
-"""``fairseq-train`` with this plugin and its task, which need not be named, and with recipes.
+"""Run ``fairseq-train`` with recipes, and with this plugin and its task as defaults.
 
-``--user-dir specdec_plugins`` may be given all the same, whatever folder this is. A recipe is a
-file of ``fairseq-hydra-train``: ``--recipe NAME`` begins with the flags of ``config/NAME.yaml``,
-and ``--recipe FILE.yaml`` with those of a file. Flags win over it.
+You may still give ``--user-dir specdec_plugins``, from any folder. A recipe is a file of
+``fairseq-hydra-train``: ``--recipe NAME`` starts from the flags of ``config/NAME.yaml``, and
+``--recipe FILE.yaml`` from those of a file. Flags override it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. With --drafts
-FOLDER its files of the same names are the drafts. The same command goes on with a run that was
-stopped. PAIR and the other flags are those of inference.py. Hidden and special files are passed
-over and named. Needs Ray: pip install 'specdec-plugins[ray]'; RAY_ADDRESS names its cluster.
+FOLDER, files of the same names there are the drafts. Repeat the command to continue a stopped
+run. PAIR and the other flags are those of specdec-translate. Hidden and special files are skipped
+and named. Needs Ray: pip install 'specdec-plugins[ray]'; RAY_ADDRESS names a cluster.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
-    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
+    add("--input-path", metavar="PATH", type=Path, required=True, help="a text file, or a folder")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="the translations")
     add("--workers", metavar="N", type=positive, default=1, help="processes, one a GPU if any (1)")
-    add("--threads", metavar="N", type=positive, default=1, help="CPUs of each worker (1)")
-    add("--shard-lines", metavar="N", type=positive, default=1000, help="lines of a shard (1000)")
+    add("--threads", metavar="N", type=positive, default=1, help="CPU threads of each (1)")
+    add("--shard-lines", metavar="N", type=positive, default=1000, help="lines per shard (1000)")
     return parser.parse(argv)
 
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         from specdec_plugins.jobs.pool import translate_shards
     except ImportError as error:
-        raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
+        raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' installs it") from error
     settings = make_settings(args)
     files, passed_over = corpus.find_files(args.input_path)
     if args.output_path.resolve().is_relative_to(args.input_path.resolve()):

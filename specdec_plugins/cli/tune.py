@@ -1,13 +1,13 @@
-"""Find the fastest mode of decoding with a pair here, and store it for `--controller auto`.
+"""Find the fastest way to decode on this machine, and store it for `--controller auto`.
 
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
 It tries AR by our loop and by CTranslate2, trees of several sizes, and with strict acceptance
-drafts in int8, as far as that is installed. The table is stored for this pair, machine, number of
-threads, precision, rule and these versions. With strict acceptance `--controller auto`, the
-default, takes the fastest mode of the batch size from then on, and `--strategy AR` the faster
-backend. `--check` times the stored mode and its nearest rivals again, on other lines, and stores
-nothing. The other flags are specdec-translate's.
+int8 drafts, as far as these are installed. The table is stored for this pair, machine, number of
+threads, precision, rule and these versions. From then on, with strict acceptance, `--controller
+auto`, the default, uses the fastest way for the batch size, and `--strategy AR` the faster
+backend. `--check` times the stored way and its nearest rivals again, on other lines, and stores
+nothing. The other flags are those of specdec-translate.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = TranslationParser(__doc__, argv, (*SHOWN, "no_progress_bar"))
     add = parser.group.add_argument
     add("--batch", metavar="N", type=positive, nargs="+", default=[1], help="batch sizes (1)")
-    add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
-    add("--check", action="store_true", help="is the stored mode the fastest for other lines, too?")
+    add("--input-path", metavar="FILE", help="text to decode (example.LANG in the pair's folder)")
+    add("--check", action="store_true", help="is the stored way the fastest for other lines, too?")
     return parser.parse(argv)
 
 

@@ -57,8 +57,7 @@ class GenerationLimits:
     normalize_scores: bool = True
     repetition_penalty: float = option(
         1.0,
-        "scores of tokens that the output has already are divided by this if positive, else "
-        "multiplied",
+        "divide the scores of tokens already in the output by this (multiply negative scores)",
         COLDEST,
         1 / COLDEST,
     )

@@ -57,8 +57,8 @@ def check_options(options: object) -> None:
 
 
 PRECISION = (
-    "of the arithmetic; int8: of weights and of what they are multiplied with (onnxruntime), "
-    "float16 is for GPUs, float64 to check exactness (eager only)"
+    "of the arithmetic; int8: of weights and activations (onnxruntime); float16: GPUs only; "
+    "float64: to check exactness (eager, cuda-graphs)"
 )
 
 
@@ -68,15 +68,15 @@ class EngineOptions:
 
     engine: str = option(
         "auto",
-        "what runs the models: onnxruntime (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded "
-        "once), eager (PyTorch as it is: any device, the reference), auto (onnxruntime on a CPU if "
-        "it is installed, cuda-graphs on a GPU, else eager)",
+        "runs the models: onnxruntime (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded "
+        "once), eager (plain PyTorch: any device, the reference), auto (onnxruntime on a CPU if "
+        "it is installed, cuda-graphs on a GPU, otherwise eager)",
         choices=("auto", *ENGINES),
     )
     drafter_precision: str | None = option(
         None,
-        "of the drafter (onnxruntime; by default the verifier's): changes what is "
-        "drafted, but up to rounding not what strict acceptance puts out",
+        "of the drafter (onnxruntime; by default the verifier's): changes the drafts but, up to "
+        "rounding, not the output of strict acceptance",
         choices=COMPILED,
     )
 

@@ -83,7 +83,7 @@ class CudaGraphsEngine(EagerEngine):
         """Note that steps are not recorded; the first time, warn."""
         if reason not in self.fallbacks:
             self.fallbacks.append(reason)
-            logger.warning("%s: %s; eager runs the steps", CudaGraphsEngine.name, reason)
+            logger.warning("%s: %s; the eager engine runs the steps", CudaGraphsEngine.name, reason)
             self._run_by(EagerEngine.name)
 
     def record(self, part: Replay, device: torch.device) -> Replay:

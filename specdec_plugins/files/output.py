@@ -74,7 +74,7 @@ def read_json(path: Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is no JSON of ours ({error})") from error
+        raise ValueError(f"{path}: not a file of ours ({error})") from error
 
 
 def as_read(value: object) -> Any:

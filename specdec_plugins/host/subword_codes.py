@@ -41,4 +41,4 @@ def read_codes_as_utf8() -> None:
 def warn_of_locale() -> None:
     """Warn if fairseq will not read and print UTF-8."""
     if not codecs.lookup(locale.getpreferredencoding(False)).name.startswith("utf-8"):
-        logger.warning("the locale is not UTF-8, but fairseq's encoding; set PYTHONUTF8=1")
+        logger.warning("the locale is not UTF-8, and fairseq uses its encoding; set PYTHONUTF8=1")

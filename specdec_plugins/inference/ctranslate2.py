@@ -148,7 +148,7 @@ def _check(
     for row, result in zip(rows, scored, strict=True):
         scores = torch.tensor(result.log_probs)
         if not torch.allclose(row[0]["positional_scores"], scores, rtol=0, atol=TOLERATED):
-            raise ConversionError("CTranslate2 makes something else of this verifier")
+            raise ConversionError("CTranslate2 computes other scores with this verifier")
 
 
 def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
@@ -159,7 +159,7 @@ def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
 def refuse_languages(tokens: LanguageTokens) -> None:
     """Refuse language tokens, which CTranslate2 does not put where fairseq does."""
     if tokens != LanguageTokens():
-        raise ConversionError("it cannot do language tokens")
+        raise ConversionError("it does not support language tokens")
 
 
 def convert_verifier(

@@ -55,8 +55,8 @@ NOT_OF_TEXT = (
 """Flags that change the output of fairseq's own commands and are not honoured, as ``REFUSED``."""
 FAIRSEQ = (
     "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
-    "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16, "
-    "--fp64 are short for a --precision"
+    "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16 "
+    "and --fp64 are short forms of --precision"
 )
 PRECISION_FLAGS = {"--fp16": "float16", "--bf16": "bfloat16", "--fp64": "float64"}
 
@@ -113,17 +113,17 @@ class TranslationParser(Parser):
     def _add_flags(self) -> None:
         add = self.group.add_argument
         text = (
-            "a pair's folder, or a verifier's checkpoint; with --path or --AR-path the folder of "
-            "dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text"
+            "a pair's folder, or a verifier's checkpoint; with --path or --AR-path, the folder of "
+            "dict.{source,target}.txt and, for ordinary text, of codes or a SentencePiece model"
         )
         add("data", metavar="PAIR", help=text)
         add("--dictionaries", metavar="DIR", type=Path, help="of a verifier (its own folder)")
         add("--path", metavar="FILE", help="drafter checkpoint, or drafter.pt:verifier.pt")
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
-        add("--segmented", action="store_true", help="text is in tokens, whatever the folder has")
-        self.engine.add_argument("--cpu", action="store_true", help="leave a GPU alone")
+        add("--segmented", action="store_true", help="text is segmented already")
+        self.engine.add_argument("--cpu", action="store_true", help="use no GPU")
         self.output.add_argument("--quiet", action="store_true", help="print no report")
-        self.output.add_argument("--no-progress-bar", action="store_true", help="on a terminal")
+        self.output.add_argument("--no-progress-bar", action="store_true", help="hide the bar")
         others = option_fields(Settings).keys() - {*ENGINE_FLAGS, *DRAFT_FLAGS, "keep_bpe"}
         _add_options(self.group, Settings, others)
         _add_options(self.drafts, Settings, DRAFT_FLAGS)

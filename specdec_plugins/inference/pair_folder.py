@@ -80,7 +80,7 @@ def _read(file: Path) -> JsonObject:
         beside = file.parent / value
         # It may come from a stranger: no file elsewhere is read, no device, no address.
         if os.sep in value or (key in FILES and not beside.is_file()):
-            raise InferenceError(f"{file}: {key} {value!a}: is no file beside it; put it there")
+            raise InferenceError(f"{file}: {key} {value!a}: is not beside it; put the file there")
         if key not in ENCODERS:
             options[key] = str(beside) if beside.is_file() else value
     return {key: values.get(key) for key in ENCODERS} | {"encoder_options": options}

@@ -43,27 +43,27 @@ class Settings(EngineOptions):
     """The drafter's checkpoint."""
     strategy: str = option(
         "specdec",
-        "specdec (default); AR: cached, without a drafter; fairseq: stock beam search; drafter: "
-        "the drafter alone, unverified",
+        "specdec (default): draft and verify; AR: our greedy loop without drafts; fairseq: stock "
+        "beam search; drafter: the drafter alone, unverified",
         choices=STRATEGIES,
     )
     ar_backend: str = option(
         "auto",
-        "what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); auto (what "
-        "specdec-tune found to be faster, else ours)",
+        "decoder where nothing is drafted: ours; ctranslate2 (CPUs; extra [ctranslate2]); auto: "
+        "the one that specdec-tune found faster, or ours without its table",
         choices=("auto", "ours", CTRANSLATE2),
     )
-    batch: int = option(1, "sentences at a time (1)", 1)
+    batch: int = option(1, "sentences decoded together (1)", 1)
     beam: int = option(5, "for --strategy fairseq (5)", 1)
     nbest: int = option(1, "", 1)
     """Outputs of a beam, put out in one line, best first, with tabs between."""
     drafts: str | None = option(
         None,
-        "by the pair's drafter (default); copy: by the verifier itself in int8 (on a GPU float16), "
-        "the default without a drafter; source: the source is the draft; FILE: a text a line",
+        "default: by the pair's drafter; copy: by an int8 copy of the verifier (float16 on a GPU), "
+        "the default without a drafter; source: the source itself; FILE: a draft for each line",
     )
     """``texts``: those of :attr:`Line.draft`."""
-    block_size: int | None = option(None, "slots drafted in a pass (what was trained)", 1)
+    block_size: int | None = option(None, "slots drafted in a pass (as in training)", 1)
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: Controller = field(default_factory=Auto)
     limits: GenerationLimits = field(default_factory=GenerationLimits)
@@ -71,8 +71,8 @@ class Settings(EngineOptions):
     target_lang: str | None = option(None, "default: the checkpoint's")
     target_prefix: str | None = option(
         None,
-        "the beginning of every output, in the target's segmented text: a language token, for "
-        "instance",
+        "begin every output with this text, segmented as the target; for instance, a language "
+        "token",
     )
     device: str = "cpu"
     precision: str = option("float32", f"{PRECISION} (float32)", choices=PRECISIONS)
@@ -84,7 +84,7 @@ class Settings(EngineOptions):
     """Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …)."""
     post_process: str | None = None
     """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
-    keep_bpe: bool = option(False, "put out segmented text as it is")
+    keep_bpe: bool = option(False, "leave the output segmented")
     as_transformer: bool = option(False, AS_TRANSFORMER)
     trace: bool = False
     """Record the steps of every sentence."""
@@ -107,7 +107,7 @@ class Settings(EngineOptions):
         }
         for flag, is_refused in refused.items():
             if is_refused:
-                raise ValueError(f"{flag}: cannot be had with --strategy {strategy}")
+                raise ValueError(f"{flag}: does not work with --strategy {strategy}")
         if (drafts == "drafter" and not self.path) or (strategy != "drafter" and not self.ar_path):
             raise ValueError(
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "

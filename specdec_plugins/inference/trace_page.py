@@ -46,14 +46,14 @@ class SentenceTrace:
             # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
             sentence = msgspec.convert(json.loads(line), cls)
         except (ValueError, RecursionError, OverflowError) as error:
-            raise ValueError(f"is no trace of a sentence ({error})") from None
+            raise ValueError(f"is not the trace of a sentence ({error})") from None
         for step in sentence.steps:
             size, parents = len(step.drafted), enumerate(step.parents or ())
             figures = (step.parents, step.p, step.q)
             whole = all(values is None or len(values) == size for values in figures)
             whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
             if not (whole and all(-1 <= parent < index for index, parent in parents)):
-                raise ValueError("is no trace of a sentence (a step contradicts itself)")
+                raise ValueError("is not the trace of a sentence (a step contradicts itself)")
         return sentence
 
 

@@ -53,8 +53,8 @@ class Resume:
         fault = f"--resume: {output.path}"
         if before is None or about["input"] is None:
             raise InferenceError(
-                f"{fault}: cannot be gone on with, for nothing says what it is made of; leave out "
-                "--resume to begin anew"
+                f"{fault}: cannot be resumed, for its models and input are not recorded; leave "
+                "out --resume to start again"
             )
         if other := differing(before, about):
             raise InferenceError(f"{fault}: was begun with other {other}; name another output")

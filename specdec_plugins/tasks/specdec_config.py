@@ -65,11 +65,11 @@ class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: igno
     )
     block_size: Optional[int] = option_of(
         None,
-        "block size k: slots drafted in one pass; by default 5 for a new drafter, and what a "
-        "trained one was trained for",
+        "block size k: slots drafted in one pass (default: 5 for a new drafter; for a trained one, "
+        "that of its training)",
     )
     blocks_per_sentence: int = option_of(
-        1, "blocks scored per sentence and pass (block_causal only, if above 1)"
+        1, "blocks scored per sentence and pass (above 1: block_causal only)"
     )
     start_p: float = option_of(0.5, "glancing ratio at update 0")
     minus_p: float = option_of(0.2, "decrease of the glancing ratio")
@@ -90,7 +90,7 @@ class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: igno
         },
     )
     as_transformer: bool = option_of(False, AS_TRANSFORMER)
-    temperature: float = option_of(1.0, "divides the scores that are judged, or drawn by")
+    temperature: float = option_of(1.0, "divide scores by this before they are judged or sampled")
     cpu: bool = II("common.cpu")
     tpu: bool = II("common.tpu")
     fp16: bool = II("common.fp16")

@@ -40,7 +40,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ("changes", "fault"),
     [
         ({"decoder_layers": None}, "unknown, and no Transformer: it has no decoder_layers;"),
-        ({"use_rotary": True}, "has 'use_rotary', which fairseq's Transformer has not;"),
+        ({"use_rotary": True}, "has 'use_rotary', which fairseq's Transformer lacks;"),
         ({"rope_args": {"base": 1e4}}, "has 'rope_args_base', which"),
         ({"arch": "lstm", "_name": "lstm"}, "architecture 'lstm' is not supported"),
         ({"decoder_glu": torch.ones(2)}, "has 'decoder_glu', which"),

@@ -102,8 +102,8 @@ class RelaxedRule(AcceptanceRule):
     best (SpecDec, Xia et al., EMNLP 2023 Findings, §3.2).
     """
 
-    beta: int = option(1, "accept among the verifier's best BETA tokens; 1 is strict", 1, LARGEST)
-    tau: float = option(0.0, "and within TAU nats of its best (relaxed acceptance)", 0)
+    beta: int = option(1, "accept any of the verifier's BETA best tokens (1: strict)", 1, LARGEST)
+    tau: float = option(0.0, "with --beta: if within TAU nats of its best", 0)
 
     name: ClassVar[str] = "relaxed"
     lossless: ClassVar[bool] = False
@@ -124,11 +124,11 @@ class RelaxedRule(AcceptanceRule):
 class SamplingRule(AcceptanceRule):
     """The verifier draws its tokens; the output has the distribution of its samples."""
 
-    sampling_topk: int = option(-1, "draw from the verifier's most probable tokens, so many")
+    sampling_topk: int = option(-1, "draw from the verifier's TOPK most probable tokens")
     sampling_topp: float = option(
         -1.0,
-        "draw from the fewest tokens that together have this probability (of what --sampling-topk "
-        "left)",
+        "draw from the fewest tokens that together have this probability (among those that "
+        "--sampling-topk leaves)",
         maximum=1,
     )
     sampling: bool = option(

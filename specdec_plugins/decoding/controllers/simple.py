@@ -51,16 +51,16 @@ class Heuristic(Controller):
     """
 
     name = "heuristic"
-    help = "2 more when all was accepted, else 1 less"
+    help = "2 more when all was accepted, otherwise 1 fewer"
     shared_option = "remember_draft"
 
     initial_draft: int | None = option(
-        None, "heuristic: slots of a sentence's first draft; by default the most", minimum=1
+        None, "heuristic: slots of a sentence's first draft (--block-size)", minimum=1
     )
     remember_draft: bool = option(
         False,
-        "heuristic: begin a sentence as the one before ended, and only the first by "
-        "--initial-draft: relaxed output then depends on them",
+        "heuristic: begin a sentence with the draft length at which the last one ended; relaxed "
+        "output then depends on other sentences",
     )
 
     def __post_init__(self) -> None:
@@ -103,8 +103,8 @@ class Confidence(Controller):
     )
     refit_threshold: bool = option(
         False,
-        "confidence: fit the threshold to what was accepted last, of all sentences: relaxed output "
-        "then depends on them",
+        "confidence: fit the threshold to recent acceptances of all sentences; relaxed output then "
+        "depends on other sentences",
     )
 
     def __post_init__(self) -> None:
@@ -162,8 +162,8 @@ class AcceptanceHeadController(Controller):
     )
     acceptance_head: str | None = option(
         None,
-        "acceptance-head: file of the head; by default acceptance_head.pt beside the drafter, or "
-        "acceptance_head.relaxed.pt or .sampling.pt for these rules",
+        "acceptance-head: file of the head (default: acceptance_head.pt beside the drafter, or "
+        "acceptance_head.relaxed.pt or .sampling.pt for these rules)",
     )
 
     def verify_lengths(self, draft: Draft) -> Tensor:
@@ -183,21 +183,21 @@ class Tree(Controller):
     """
 
     name = "tree"
-    help = "the most probable continuations, which branch, or what the last step left of them"
+    help = "the most probable continuations, which branch; the last step's rest if promising"
     steady = True
     shared_option = "max_rows"
 
-    tree_nodes: int = option(8, "tree: how many tokens of a tree to verify", 1, 1024)
+    tree_nodes: int = option(8, "tree: tokens of a tree to verify", 1, 1024)
     redraft_below: float = option(
         2.0,
-        "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
-        "sentence; inf: always",
+        "tree: draft anew if the rest of the last draft promises fewer accepted tokens a sentence; "
+        "inf: always",
         minimum=0,
     )
     max_rows: int | None = option(
         None,
-        "tree: larger batches are decoded without drafts (default: no batch is too large; auto "
-        "sets it where drafts cost time, but not for relaxed output, which would depend on it)",
+        "tree: decode larger batches without drafts (default: no limit; auto sets a limit where "
+        "drafts cost time, except for relaxed output, which would depend on it)",
         minimum=1,
     )
 
@@ -231,7 +231,7 @@ class Auto(Tree):
 
     name = "auto"
     help = (
-        "tree, but in batches on a CPU nothing unless output is relaxed; constant with a drafter "
+        "tree, but nothing in batches on a CPU unless output is relaxed; constant with a drafter "
         "of --arch block"
     )
 
@@ -246,7 +246,7 @@ class Oracle(Controller):
     """
 
     name = "oracle"
-    help = "decodes twice, to show the bound of chains: not a real decoder"
+    help = "decodes twice, to show how good chains could be: not a real decoder"
     real = False
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:

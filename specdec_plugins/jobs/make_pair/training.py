@@ -153,7 +153,7 @@ def time_to_train(job: PairJob, spent: float) -> float:
     if left <= 0 and not (job.layout.training / BEST).exists():
         raise InferenceError(
             f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
-            "the rest; give more, what is done is kept"
+            "the rest; give more hours (finished work is kept)"
         )
     return max(0.0, left)
 
@@ -274,7 +274,7 @@ def watch(
         finally:
             child.kill()
     if child.wait():
-        raise InferenceError(f"{last}; all that it said is in {log}")
+        raise InferenceError(f"{last}; its full output is in {log}")
     if len(times) < 2:
         return None
     (first, begin), (updates, end) = times[0], times[-1]

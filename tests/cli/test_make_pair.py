@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from dummy_data import forget_trainings
-from kills import UNFINISHED, ForkedPython, Victim, fork
+from kills import UNFINISHED, Victim, fork
 from stand_ins import STAND_INS
 from trained import made_once
 
@@ -58,7 +58,6 @@ def made(verifier: Path, session_folder: Path) -> Path:
             patch.setenv("XDG_CACHE_HOME", str(folder))
             for name, value in (("TREES", (4,)), ("MIN_LINES", 1), ("BATCHES", 1)):
                 patch.setattr(tuning, name, value)
-            patch.setattr(training.subprocess, "Popen", ForkedPython)
             assert make(verifier, folder / "out") == 0
 
     return made_once(session_folder / "pair", make_one) / "out"
@@ -139,7 +138,6 @@ def test_a_trial_goes_on(
 ) -> None:
     """Train on the pair that exists, and distil nothing again."""
     monkeypatch.setattr(training, "time_to_train", lambda *_: 1.0)
-    monkeypatch.setattr(training.subprocess, "Popen", ForkedPython)
     assert make(verifier, out, budget=budget) == 0
     assert done(out)["distil"] == done(made)["distil"]
     points = sorted(dict(done(out)["train"]["points"]))

@@ -118,7 +118,7 @@ class TestTraining:
     def test_half_precision(self, data: Path, verifier: Path, tmp_path: Path) -> None:
         """On a CPU fairseq offers float16 in its memory-efficient form only. Under autocast the
         products are bfloat16's, and the parameters stay float32."""
-        flags = f"{LENT_FLAGS.replace('VERIFIER', str(verifier))} --max-update 2"
+        flags = f"{LENT_FLAGS.replace('VERIFIER', str(verifier))} --max-update 3"
         losses = []
         for precision in (
             "--no-save",

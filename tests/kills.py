@@ -5,12 +5,10 @@ A fork saves the imports; a process is killed all the same.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -101,41 +99,27 @@ class Victim:
 
 class ForkedPython:
     """In place of ``subprocess.Popen``: Python code in a fork of this process, which saves it the
-    imports. Its standard input ends with this process, and its output is a pipe, or nothing."""
+    imports. Its standard input ends with this process."""
 
-    def __init__(self, program: list[str], *, env: Any, pass_fds: Any = (), **streams: Any) -> None:
+    def __init__(self, program: list[str], *, env: Any, pass_fds: Any = (), **_: Any) -> None:
         alive, self._alive = os.pipe()
-        read, write = os.pipe()
-        logged = streams.get("stdout") == subprocess.PIPE
 
         def run() -> int:
             os.dup2(alive, 0)
-            if logged:
-                os.dup2(write, 1), os.dup2(write, 2)
             for descriptor in {*range(3, 1024)} - {*pass_fds}:
                 with suppress(OSError):
                     os.close(descriptor)
             os.environ |= env
             sys.argv = ["-c", *program[3:]]
-            sys.stdout = sys.stderr = os.fdopen(1, "w", 1)
-            logging.root.handlers = [logging.StreamHandler(sys.stdout)]
-            logging.root.setLevel(logging.INFO)
-            logging.raiseExceptions = False  # of handlers whose files are closed
             try:
                 exec(program[2], {})
             except SystemExit as stop:
                 return int(stop.code or 0)
             return 0
 
-        self.pid, self.stdout = fork(run), os.fdopen(read, "rb")
-        os.close(alive), os.close(write)
+        self.pid = fork(run)
+        os.close(alive)
         self.status: int | None = None
-
-    def __enter__(self) -> ForkedPython:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
 
     def kill(self) -> None:
         if self.status is None:
@@ -144,6 +128,5 @@ class ForkedPython:
     def wait(self) -> int:
         if self.status is None:
             self.status = Victim.wait(self.pid)
-            self.stdout.close()
             os.close(self._alive)
         return self.status

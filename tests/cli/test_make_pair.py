@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from dummy_data import forget_trainings
 from kills import UNFINISHED, Victim, fork
 from stand_ins import STAND_INS
 from trained import made_once
@@ -46,7 +45,6 @@ def verifier(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(
     verifier: Path, out: Path, flags: str = "", text: str | Path = "", budget: str = "--updates 6"
 ) -> int:
-    forget_trainings()
     files = f"{verifier} {text or verifier.with_name('sources.en')} {out}"
     return make_pair.main(f"{files} -s en -t de --cpu --quiet {budget} {flags}".split())
 

@@ -72,7 +72,7 @@ def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_worker_is_killed(model: Path, tmp_path: Path) -> None:
     """Another goes on; tests/test_kills.py kills the whole job."""
-    psutil = pytest.importorskip("psutil")
+    psutil = pytest.importorskip("psutil", reason="psutil, which Ray can bring, is not here")
     source, output = tmp_path / "in.txt", tmp_path / "out"
     source.write_text(make_text(803))
     flags = [*flags_of(model, source, output), "--workers", "1", "--shard-lines", "20"]

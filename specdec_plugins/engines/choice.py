@@ -24,7 +24,7 @@ class EngineKind:
     """An engine that ``--engine`` can name."""
 
     make: Callable[..., Engine]
-    """Makes it for a precision; with ``fall_back``, see :class:`CompiledEngine`."""
+    """Makes it for a precision; with ``fall_back``, see :class:`OnnxRuntimeEngine`."""
     precisions: tuple[str, ...]
     device: str | None = None
     """The type of its devices; None: any."""

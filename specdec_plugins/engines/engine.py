@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     def prepare(self, step: Step) -> Run:
-        """Return the function to call in place of a step, whose weights must not change."""
+        """Return the function to call in place of a step, which cannot run by itself any more."""
         ...
 
     def running(self) -> AbstractContextManager[None]:

@@ -6,17 +6,15 @@ import io
 import warnings
 from collections.abc import Iterator
 from itertools import chain, count, product
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.engines.step import CachedStep, Results, Run, SourceStep, Step
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Keys and values of each layer."""
 Shape = list[int | tuple[int, int, int]]
-"""An input that is not None, an axis of it and a number stand for its size there minus the number.
-"""
+"""Sizes, or of which input that is not None, at which axis, and how much less."""
 
 
 class ExportedStep:
@@ -33,6 +31,8 @@ class ExportedStep:
         numbers = count()
         self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
         """The names of the model's inputs for each input of the step that is not None."""
+        self.lookups = step.lookup_tables()
+        """The model's first inputs, which do not change."""
         with torch.no_grad():
             results = list(zip(step(*self._first), step(*self._second), strict=True))
         present = [x for x in zip(self._first, self._second) if x[0] is not None]
@@ -48,8 +48,10 @@ class ExportedStep:
 
     def export(self) -> bytes:
         """Return the step as an ONNX model."""
-        names = list(chain(*self.names))
-        first, second = (list(chain(*self._split(x))) for x in (self._first, self._second))
+        names = [*self.lookups, *chain(*self.names)]
+        first, second = (
+            [*self.lookups.values(), *chain(*self._split(x))] for x in (self._first, self._second)
+        )
         changing = {
             name: [axis for axis in range(x.dim()) if x.size(axis) != y.size(axis)]
             for name, x, y in zip(names, first, second, strict=True)
@@ -66,7 +68,7 @@ class ExportedStep:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's farewell to this exporter; numbers of layers
             torch.onnx.export(
-                _Split(self._step, layers).eval(),
+                _Split(self._step, list(self.lookups), layers).eval(),
                 tuple(first),
                 file,  # type: ignore[arg-type]  # this exporter takes it
                 input_names=names,
@@ -120,19 +122,34 @@ def example_inputs(
 
 
 class _Split(nn.Module):
-    """A step without the inputs that are None, and with each layer's keys and values."""
+    """A step with inputs for its lookups and each layer's keys and values, none for None."""
 
-    def __init__(self, module: nn.Module, layers: list[int | None]) -> None:
+    def __init__(self, module: nn.Module, lookups: list[str], layers: list[int | None]) -> None:
         """``layers``: for each input the number of layers to split it into, 0 or None."""
         super().__init__()
-        self.module, self._layers = module, layers
+        self.module, self._lookups, self._layers = module, lookups, layers
 
     def forward(self, *tensors: Tensor) -> Results:
         rest = iter(tensors)
-        return self.module(*(_next_input(rest, layers) for layers in self._layers))
+        before = [_replaced(self.module, name, next(rest)) for name in self._lookups]
+        try:
+            return self.module(*(_next_input(rest, layers) for layers in self._layers))
+        finally:
+            for name, table in zip(self._lookups, before):
+                _replaced(self.module, name, table)
 
 
-def _next_input(rest: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
+def _replaced(step: nn.Module, name: str, table: Tensor) -> Tensor:
+    """Put a tensor in the place of another, which may be a parameter, and return that."""
+    path, _, leaf = name.rpartition(".")
+    owner = attrgetter(path)(step)
+    before: Tensor = getattr(owner, leaf)
+    delattr(owner, leaf)
+    setattr(owner, leaf, table)
+    return before
+
+
+def _next_input(rest: Iterator[Tensor], layers: int | None) -> object:
     """Return a pair for each of the layers, a tensor for 0 layers, or None."""
     if layers is None:
         return None

@@ -10,13 +10,13 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.engines.exported_step import ExportedStep, Shape
 from specdec_plugins.engines.int8_products import int8_products, weight_bits
 from specdec_plugins.engines.step import CachedStep, Results, Run, Step
 from specdec_plugins.files.errors import EngineError
-from specdec_plugins.machine import processor_name
+from specdec_plugins.machine import give_back, processor_name
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class OnnxRuntimeEngine:
         self._runtime, self._precision, self._fall_back = onnxruntime, precision, fall_back
         self._runners: set[str] = set()
         """The engines of the steps prepared so far."""
+        self._layers: list[nn.Linear] = []
         self.fallbacks: list[str] = []
         self._threads = torch.get_num_threads()
         self._torch_threads = 1
@@ -77,8 +78,6 @@ class OnnxRuntimeEngine:
         """Export and load a step."""
         try:
             run = self.load(step)
-            self._runners.add("onnxruntime")
-            return run
         except Exception as error:  # the libraries' have no base class of their own
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             problem = f"cannot compile {type(step).__name__} ({reason})"
@@ -90,13 +89,18 @@ class OnnxRuntimeEngine:
             self._runners.add(EAGER)
             self._torch_threads = self._threads
             return step
+        self._runners.add("onnxruntime")
+        for item in step.projections:
+            self._layers += item.layers
+            item.weight = item.bias = None
+        give_back()
+        return run
 
     def load(self, step: Step) -> Run:
         """Return the step in a session; whatever it raises means that this is impossible."""
         exported = ExportedStep(step)
         bits = weight_bits(processor_name(), platform.machine())
-        is_int8 = self._precision == "int8"
-        with int8_products(step.projections, bits) if is_int8 else nullcontext():
+        with int8_products(step.projections, bits) if self._precision == "int8" else nullcontext():
             content = exported.export()
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -110,6 +114,11 @@ class OnnxRuntimeEngine:
         exported.check(run, TOLERATED[self._precision])
         return run
 
+    def release(self) -> None:
+        """Free the weights that sessions hold as well: the models cannot run without them."""
+        for layer in self._layers:
+            layer.weight.data = layer.weight.new_empty(0)
+
 
 class _Session:
     """A session, called like the step, which reads and writes torch's memory."""
@@ -118,6 +127,9 @@ class _Session:
         """``fresh``: the results that the next run must not overwrite."""
         self._session, self._binding, self._fresh = session, session.io_binding(), fresh
         used = {item.name for item in session.get_inputs()}
+        self._lookups = exported.lookups
+        for name in used.intersection(self._lookups):
+            self._binding.bind_input(name, *_described(self._lookups[name]))
         self._inputs = [
             _Input(self._binding, [name if name in used else None for name in names])
             for names in exported.names

@@ -8,6 +8,8 @@ from torch import Tensor
 from specdec_plugins.engines.step import Step
 from specdec_plugins.models.layers import Map, Projection
 
+PACKABLE = torch.float32, torch.bfloat16
+
 
 def pack(step: Step) -> None:
     """Let oneDNN reorder a step's weights, if this torch and processor can.
@@ -23,9 +25,7 @@ def pack(step: Step) -> None:
 def _packed(projection: Projection) -> Map | None:
     """Return the packed product; None if it is impossible or the weights are packed already."""
     weight, bias = projection.weight, projection.bias
-    if weight is None or weight.device.type != "cpu":
-        return None
-    if weight.dtype not in (torch.float32, torch.bfloat16):
+    if weight is None or weight.device.type != "cpu" or weight.dtype not in PACKABLE:
         return None
     try:
         reordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8)

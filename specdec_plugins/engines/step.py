@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,16 @@ class Step(nn.Module):
     projections: Sequence[Projection] = ()
     """The linear maps, whose weights an engine may hold in another form."""
 
+    lookups: Sequence[str] = ()
+    """The names of large tensors that are only indexed."""
+
     def example(self) -> tuple[Tensor | None, ...]:
         """Return inputs of small, distinct sizes to trace; None for inputs that never occur."""
         raise NotImplementedError
+
+    def lookup_tables(self) -> dict[str, Tensor]:
+        """Return the tensors that :attr:`lookups` names; an engine may read them in place."""
+        return {name: attrgetter(name)(self).detach() for name in self.lookups}
 
 
 class SourceStep(Step):

@@ -28,6 +28,7 @@ from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import build_beam_search
 from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
@@ -98,11 +99,22 @@ def _load(settings: Settings) -> Translator:
     generator = _build_generator(settings, task, engines, models)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
-    give_back()
     if isinstance(generator, SpeculativeGenerator):
+        _release(generator.engines)
         with suppress(IndexError):  # of NaN: the first line says so
             warm_up(generator, task.source_dictionary, settings.batch, longest)
+    give_back()
     return Translator(settings, generator, codec, block_size)
+
+
+def _release(engines: Engines) -> None:
+    """Free the models' weights where ONNX Runtime, which has its own, runs all steps."""
+    both = [engines.verifier, engines.drafter]
+    compiled = [x for x in both if isinstance(x, OnnxRuntimeEngine) and not x.fallbacks]
+    if compiled == both:
+        for engine in compiled:
+            engine.release()
+        give_back()
 
 
 def _with_text_controller(settings: Settings) -> Settings:

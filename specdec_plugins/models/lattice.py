@@ -106,6 +106,8 @@ SlotScores = SlotLogits | Lattice
 class LogitScorer:
     """Scores every slot alone."""
 
+    lookups = ()
+
     def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
         """``vocabulary``: ``(n,)`` the draft vocabulary; None: all tokens."""
         self._logits, self._vocabulary = logits, vocabulary
@@ -151,6 +153,8 @@ class PreviousTokenHead(nn.Module):
 class TokenChain:
     """Scores all pairs of neighbouring slots' best candidates, by weights that must not change."""
 
+    lookups = "after", "output"
+
     def __init__(
         self,
         head: PreviousTokenHead,
@@ -170,9 +174,9 @@ class TokenChain:
         self._state, self._correct = projection(head.state), projection(head.out)
         self.projections: Sequence[Projection] = [self._state, self._correct, logits]
         # The head's terms for each token of the vocabulary, and for an unknown one.
-        self._after = head.token(embedded)
+        self.after = head.token(embedded)
         self._unknown = head.token(head.unknown)
-        self._output, self._logits, self._vocabulary = output, logits, vocabulary
+        self.output, self._logits, self._vocabulary = output, logits, vocabulary
         # Pad is never a candidate.
         tokens = len(output) - 1 if vocabulary is None else len(vocabulary)
         self.candidates = min(head.CANDIDATES, tokens)
@@ -183,15 +187,15 @@ class TokenChain:
         rows, slots, dim = x.shape
         state = self._state(x)
         before = self._unknown.expand(rows, slots - 1, dim)
-        before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
+        before = torch.cat([F.embedding(last[:, None], self.after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # A CPU searches bfloat16 several times slower than float32, a GPU twice as fast.
         best, indices = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
         candidates = in_vocabulary(indices, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
-        after = F.embedding(candidates[:, :-1], self._after)
+        after = F.embedding(candidates[:, :-1], self.after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
-        following = F.embedding(candidates[:, 1:], self._output)
+        following = F.embedding(candidates[:, 1:], self.output)
         scores = (pairs @ following.transpose(-1, -2)).float()
         return candidates, best[:, 0].float(), scores
 

@@ -36,9 +36,16 @@ Map = Callable[[Tensor], Tensor]
 class Projection:
     """A linear map over the last dimension, then a ReLU if asked for."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        relu: bool = False,
+        layers: Sequence[nn.Linear] = (),
+    ) -> None:
+        """``layers``: those that only run by it."""
         self.weight: Tensor | None = weight
-        self.bias, self.relu = bias, relu
+        self.bias, self.relu, self.layers = bias, relu, layers
         self._run: Map | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -59,12 +66,13 @@ class Projection:
 
 def _joined(*parts: nn.Linear) -> Projection:
     """Return several linear maps of the same input as one; it concatenates their outputs."""
-    return Projection(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
+    weight, bias = (torch.cat(tensors) for tensors in zip(*((p.weight, p.bias) for p in parts)))
+    return Projection(weight, bias, layers=parts)
 
 
 def projection(part: nn.Linear, relu: bool = False) -> Projection:
     """Return a linear layer as a projection."""
-    return Projection(part.weight, part.bias, relu)
+    return Projection(part.weight, part.bias, relu, [part])
 
 
 def normalization(norm: nn.Module) -> Map:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -22,14 +23,16 @@ from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.exported_step import example_inputs
+from specdec_plugins.engines.exported_step import ExportedStep, example_inputs
 from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.step import Step
 from specdec_plugins.files.errors import EngineError
 
-for library in ("onnxruntime", "onnx"):
+onnx, _ = (
     pytest.importorskip(library, reason="the extra [int8] is not installed")
+    for library in ("onnx", "onnxruntime")
+)
 
 K = 4
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -155,8 +158,9 @@ def test_another_tensor_in_the_same_memory() -> None:
 def test_inputs_that_were_filled_anew_are_read_again() -> None:
     """The engine reads them where they lie, and leaves them as they are."""
     torch.manual_seed(0)
-    step = VerifierStep(pair("all shared")[0])
-    run, tensors = OnnxRuntimeEngine().prepare(step), example_inputs(step, 2, 3)
+    verifier, _ = pair("all shared")
+    run, step = OnnxRuntimeEngine().prepare(VerifierStep(verifier)), VerifierStep(verifier)
+    tensors = example_inputs(step, 2, 3)
     for _ in range(3):
         for tensor in tensors[:4]:
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
@@ -182,6 +186,15 @@ def test_threads_are_torchs_again_afterwards() -> None:
         torch.set_num_threads(before)
 
 
+def test_tables_are_not_part_of_the_model() -> None:
+    verifier, drafter = pair("all shared")
+    for step in (VerifierStep(verifier), DrafterStep(drafter)):
+        exported = ExportedStep(step)
+        tensors = onnx.load_from_string(exported.export()).graph.initializer
+        shapes = {tuple(tensor.dims) for tensor in tensors}
+        assert not shapes.intersection(tuple(x.shape) for x in exported.lookups.values())
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("name", ["encoder", "memory", "verifier", "drafter"])
@@ -189,15 +202,14 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     """This processor's kernels compute about what PyTorch does in float32."""
     torch.manual_seed(0)
     verifier, drafter = pair("all shared")
-    cached = VerifierStep(verifier)
-    steps: dict[str, Step] = {
-        "encoder": EncoderStep(verifier.encoder),
-        "memory": MemoryStep(cached.layers),
-        "verifier": cached,
-        "drafter": DrafterStep(drafter),
+    steps: dict[str, Callable[[], Step]] = {
+        "encoder": lambda: EncoderStep(verifier.encoder),
+        "memory": lambda: MemoryStep(VerifierStep(verifier).layers),
+        "verifier": lambda: VerifierStep(verifier),
+        "drafter": lambda: DrafterStep(drafter),
     }
-    step, tolerated = steps[name], 0.1 if precision == "int8" else 1e-5
-    run = OnnxRuntimeEngine(precision).prepare(step)
+    step, tolerated = steps[name](), 0.1 if precision == "int8" else 1e-5
+    run = OnnxRuntimeEngine(precision).prepare(steps[name]())
     for tokens in (3, 5, 8):
         tensors = tuple(
             torch.randn_like(x) if x is not None and x.is_floating_point() else x

@@ -42,6 +42,8 @@ class DrafterStep(CachedStep):
         with torch.no_grad():
             self.layers = self.decoder.runners(frozen=True)
             self.score = self.decoder.slot_scorer()
+            self.lookups = ["tables.embed_tokens.weight"]
+            self.lookups += [f"score.{name}" for name in self.score.lookups]
             self.projections = [x for layer in self.layers for x in layer.projections]
             self.projections += self.score.projections
             if model.uses_verifier_features:

@@ -30,9 +30,9 @@ from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     KeysValues,
+    Projection,
     position_table,
     positioned,
-    projection,
     with_layers,
 )
 
@@ -73,6 +73,7 @@ class VerifierStep(CachedStep):
 
     transient = 3
     memory_at = 3
+    lookups = ("decoder.embed_tokens.weight",)
 
     def __init__(self, model: TransformerModelBase, feature_layers: Collection[int] = ()) -> None:
         check_supported(model)
@@ -81,7 +82,8 @@ class VerifierStep(CachedStep):
         self.decoder = model.decoder
         with torch.no_grad():
             self.layers = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
-        self._project = projection(self.decoder.output_projection)
+        output = self.decoder.output_projection
+        self._project = Projection(output.weight, output.bias)
         self.projections = [x for layer in self.layers for x in layer.projections] + [self._project]
 
     def run(

@@ -21,17 +21,16 @@ import shutil
 import sys
 import textwrap
 import time
-from functools import partial
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
-from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.choice import ENGINES
+from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.command import Parser, command, positive, put, tell
 from specdec_plugins.files.errors import counted
@@ -41,14 +40,6 @@ from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = min(80, shutil.get_terminal_size().columns)
-fill = partial(
-    textwrap.fill,
-    width=WIDTH,
-    break_long_words=False,
-    break_on_hyphens=False,
-    initial_indent="  ",
-    subsequent_indent="  ",
-)
 BEGIN, FINISH = "\ue000", "\ue001"
 """Marks of drafted text while lines are filled: each as wide as a bracket, and in no text."""
 COLOURED = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -66,11 +57,16 @@ SHOWN = 8
 """Translations that are shown; all are timed."""
 WARM = 4
 """Sentences that a system decodes before it is timed."""
-BEAM, BASELINE = "fairseq beam 5", "fairseq beam 1"
-GREEDY, STRICT = "specdec, no drafts", "specdec"
-COPY = "specdec, an int8 copy"
-Timed = dict[str, tuple[float, list[str]]]
-"""Median seconds of all sentences, and the translations, by system."""
+BASELINE, STRICT = "fairseq beam 1", "specdec"
+SYSTEMS = {
+    "fairseq beam 5": "fairseq@beam=5",
+    BASELINE: "fairseq@beam=1",
+    "specdec, no drafts": "AR",
+    STRICT: "tree",
+    "specdec, an int8 copy": "auto@drafts=copy",
+}
+"""The systems that are timed, as specdec-evaluate writes them."""
+Timed = dict[str, tuple[float, list[str]]]  # seconds and translations, by system
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,56 +88,40 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
     args = parser().parse_args(argv)
-    captions = args.model.resolve().name == "multi30k.en-de"  # a pair that knows little else
+    model = args.model.resolve()
+    captions = model.name == "multi30k.en-de"  # a pair that knows little else
     examples = ROOT / "data" / ("captions.en" if captions else "example.en")
     sources = read_text(str(args.source or examples), args.lines, "--source")
     choose_threads()
     tell("loading the pair, and compiling it for this processor")
-    ours = load(args, strategy="specdec", controller=Tree(), trace=True)
+    base = Settings.of_model(model, engine=args.engine, precision=args.precision)
+    ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base).settings, trace=True))
     if not args.table_only:
         put(MARKS.format(*DRAFTED))
         for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
             show(source.text, translation)
     # Recording every step takes time.
     recorders, ours.generator.observers = ours.generator.observers, []
-    timed = measure(args, ours, sources)
-    table(timed, args, ours)
+    table(measure(base, ours, sources, args.repeats), ours, args.repeats)
     ours.generator.observers = recorders
     if not args.table_only:
         talk(ours)
-        model = args.model.resolve()
-        inside = model.is_relative_to(ROOT)
-        put(NEXT.format(model=model.relative_to(ROOT) if inside else model))
+        put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
 
 
-def load(args: argparse.Namespace, **options: Any) -> Translator:
-    """Return a translator; fairseq's, which has no int8, in float32."""
-    stock = options["strategy"] == "fairseq" and args.precision == "int8"
-    precision = "float32" if stock else args.precision
-    settings = Settings.of_model(args.model, engine=args.engine, precision=precision, **options)
-    return load_translator(settings)
-
-
-def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> Timed:
-    """Time all systems, one after another, so that only one of fairseq's is in memory."""
+def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
+    """Time all systems, one after another, so that only one beside ``ours`` is in memory."""
     timed = {}
-    for name, beam in ((BEAM, 5), (BASELINE, 1)):
+    for name, system in SYSTEMS.items():
         tell(f"timing {name}")
-        stock = load(args, strategy="fairseq", beam=beam)
-        timed[name] = run(stock, sources, args.repeats)
+        settings = parse_system(system, base).settings
+        translator = ours if name == STRICT else load_translator(settings)
+        # Nothing drafts where no int8 is installed, or where all is in int8.
+        if settings.drafts is None or translator.settings.draft_source:
+            timed[name] = run(translator, sources, repeats)
         # A model and its generator name each other.
-        del stock
+        del translator
         gc.collect()
-    drafting = ours.generator.controller
-    for name, controller in ((GREEDY, NoDrafts()), (STRICT, drafting)):
-        tell(f"timing {name}")
-        # Tokens a step are those of the last system.
-        ours.generator.controller, ours.generator.statistics = controller, DecodingStatistics()
-        timed[name] = run(ours, sources, args.repeats)
-    tell(f"timing {COPY}")
-    copy = load(args, strategy="specdec", drafts="copy")
-    if copy.settings.draft_source:  # not where nothing has int8, or all is in int8
-        timed[COPY] = run(copy, sources, args.repeats)
     return timed
 
 
@@ -154,6 +134,12 @@ def run(system: Translator, sources: list[Line], repeats: int) -> tuple[float, l
         texts = [translation.text for translation in system.translate(sources)]
         seconds.append(system.statistics.total_seconds - before)
     return median(seconds), texts
+
+
+def fill(text: str) -> str:
+    """Return text in lines of the terminal's width, indented by two blanks."""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.indent(textwrap.fill(text, WIDTH - 2, **options), "  ")
 
 
 def show(source: str, translation: Translation) -> None:
@@ -169,31 +155,29 @@ def marked(translation: Translation) -> str:
     Letters of subwords are those of the text, in its order; blanks are put where the language wants
     them. Where a tokenizer changes letters, too, nothing is marked.
     """
-    owners: list[tuple[int, bool]] = []  # step of each letter, and whether it was drafted
-    letters = ""
+    letters: list[tuple[str, int]] = []  # each with the step that drafted it, or 0
     assert translation.trace is not None
-    for number, step in enumerate(translation.trace.steps):
-        drafted = [(token, True) for token in step.drafted[: step.accepted]]
-        for token, owned in [*drafted, (step.bonus, False)]:
+    for number, step in enumerate(translation.trace.steps, 1):
+        for slot, token in enumerate([*step.drafted[: step.accepted], step.bonus]):
             bare = "" if token in (None, "</s>") else html.unescape(token.removesuffix("@@"))
-            bare = bare.replace("\u2581", "").replace(" ", "")
-            letters += bare
-            owners += [(number, owned)] * len(bare)
-    if letters != "".join(translation.text.split()):
-        return translation.text
-    out, blanks, last = "", "", (-1, False)
-    following = iter(owners)
-    for letter in translation.text:
-        if letter.isspace():
-            blanks += letter
-            continue
-        owner = next(following)
-        out += blanks if owner == last else FINISH * last[1] + blanks + BEGIN * owner[1]
-        out, blanks, last = out + letter, "", owner
-    return out + FINISH * last[1]
+            drafter = number if slot < step.accepted else 0
+            letters += [(letter, drafter) for letter in bare if letter not in "\u2581 "]
+    text = translation.text
+    if [letter for letter, _ in letters] != list("".join(text.split())):
+        return text
+    following = iter(letters)
+    steps = [0 if letter.isspace() else next(following)[1] for letter in text]
+    for index, letter in enumerate(text[1:-1], 1):
+        if letter.isspace() and steps[index - 1] == steps[index + 1]:
+            steps[index] = steps[index - 1]
+    out = ""
+    for step, group in groupby(zip(steps, text), lambda pair: pair[0]):
+        piece = "".join(letter for _, letter in group)
+        out += f"{BEGIN}{piece}{FINISH}" if step else piece
+    return out
 
 
-def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
+def table(timed: Timed, ours: Translator, repeats: int) -> None:
     """Print a row a system, and how it was measured."""
     base, expected = timed[BASELINE]
     put(f"\n  {'':22}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
@@ -203,7 +187,7 @@ def table(timed: Timed, args: argparse.Namespace, ours: Translator) -> None:
         put(f"  {name:22}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (
         f"Against {BASELINE}, greedy search. {counted(len(expected), 'sentence')}, one at a time, "
-        f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(args.repeats, 'run')}; "
+        f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(repeats, 'run')}; "
         f"specdec by {ours.engine} in {ours.precision}, "
         f"{ours.statistics.acceptance_length:.2f} tokens a step. Decoding only."
     )

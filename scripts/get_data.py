@@ -13,7 +13,6 @@ as long as the other. --mirror names a folder or URL that has the same files.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import shutil
 import subprocess
@@ -21,11 +20,13 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from specdec_plugins.files.command import Parser
+from specdec_plugins.files.output import whole_file
 
 MULTI30K = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -50,36 +51,30 @@ TESTS = {"wmt14": ("wmt13", "wmt14/full"), "wmt16": ("wmt16/dev", "wmt16")}
 LANGUAGES = {"wmt14": ["en", "de"], "wmt16": ["en", "ro"]}
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when the block has ended well."""
-    part = path.with_name(f"{path.name}.part")
-    with open(part, "wb") as file:
-        yield file
-    part.rename(path)
-
-
 def fetch(url: str, out: Path, mirror: str | None) -> Path:
     """Download a file to ``out/download``, unless it is there."""
     path = out / "download" / url.rpartition("/")[2]
     if not path.exists():
         url = f"{mirror}/{path.name}" if mirror else url
         print(f"downloading {url}", file=sys.stderr)
-        with urllib.request.urlopen(url) as response, whole(path) as file:
+        with urllib.request.urlopen(url) as response, whole_file(path) as file:
             shutil.copyfileobj(response, file)
     return path
 
 
-def members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """The files of a tar or zip archive, by their names without folders."""
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as zipped:
-            for name in zipped.namelist():
-                yield name.rpartition("/")[2], zipped.open(name)
-    else:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                yield member.name.rpartition("/")[2], tar.extractfile(member)
+def extract(archive: Path, name: str) -> Path:
+    """Bring the file of this name, from whatever folder of an archive, beside it."""
+    path, is_zip = archive.with_name(name), archive.suffix == ".zip"
+    if not path.exists():
+        with zipfile.ZipFile(archive) if is_zip else tarfile.open(archive) as opened:
+            names = opened.namelist() if is_zip else opened.getnames()
+            member = next(member for member in names if member.rpartition("/")[2] == name)
+            with (
+                opened.open(member) if is_zip else opened.extractfile(member) as source,
+                whole_file(path) as file,
+            ):
+                shutil.copyfileobj(source, file)
+    return path
 
 
 def is_clean(source: str, target: str) -> bool:
@@ -96,7 +91,7 @@ def get_multi30k(out: Path, mirror: str | None) -> None:
                 lines = [line.rstrip(b"\r\n") + b"\n" for line in packed]
             if len(lines) != count:
                 sys.exit(f"get_data.py: {name}.{lang}.gz has {len(lines)} lines, not {count}")
-            with whole(out / f"{split}.{lang}") as file:
+            with whole_file(out / f"{split}.{lang}") as file:
                 file.writelines(lines)
 
 
@@ -104,19 +99,15 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
     """Download a WMT corpus and its test sets, and clean its training pairs."""
     for split, name in zip(("valid", "test"), TESTS[corpus]):
         for lang, side in zip(direction.split("-"), ("src", "ref")):
-            with whole(out / f"{split}.{lang}") as file:
+            with whole_file(out / f"{split}.{lang}") as file:
                 command = ["sacrebleu", "-t", name, "-l", direction, "--echo", side]
                 subprocess.run(command, stdout=file, check=True)
     with ExitStack() as stack:
         languages = LANGUAGES[corpus]
-        texts = [stack.enter_context(whole(out / f"train.{lang}")) for lang in languages]
+        texts = [stack.enter_context(whole_file(out / f"train.{lang}")) for lang in languages]
         for url, name in WMT[corpus].items():
             archive = fetch(url, out, mirror)
-            sides = [archive.with_name(f"{name}.{lang}") for lang in languages]
-            for member, stream in members(archive):
-                if stream is not None and archive.with_name(member) in sides:
-                    with whole(archive.with_name(member)) as file:
-                        shutil.copyfileobj(stream, file)
+            sides = [extract(archive, f"{name}.{lang}") for lang in languages]
             # A line ends at a line feed and nowhere else.
             how = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
             files = [stack.enter_context(side.open(**how)) for side in sides]
@@ -130,9 +121,7 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
 
 def main() -> None:
     """Bring the corpus that the command line names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("corpus", choices=["multi30k", *WMT])
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("--direction", help="of WMT's test sets (en-de or en-ro)")

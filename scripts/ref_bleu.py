@@ -19,7 +19,6 @@ no escaping), the second takes them as they are. Text of a language without blan
 sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -28,12 +27,8 @@ try:
     from sacrebleu.metrics.bleu import BLEUScore
     from sacremoses import MosesDetokenizer
 
-    from specdec_plugins.evaluation.bleu import (
-        compound_split_bleu,
-        metric_of,
-        plain_tokens,
-        tokens_of,
-    )
+    from specdec_plugins.evaluation import bleu
+    from specdec_plugins.files.command import Parser
 except ImportError as error:
     sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
 
@@ -59,40 +54,28 @@ def fairseq_format(score: BLEUScore) -> str:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="ref.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main() -> None:
+    """Print both figures."""
+    parser = Parser(__doc__)
+    parser.prog = "ref.sh"
     parser.add_argument("hyp", type=Path, metavar="HYP", help="translations, one a line")
     parser.add_argument("ref", type=Path, metavar="REF", help="references, line by line")
     parser.add_argument("--raw", action="store_true", help="HYP and REF are untokenised text")
     parser.add_argument("--lang", default="de", help="language of HYP and REF (de)")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Print both figures."""
-    args = parse_arguments()
-    hypotheses, references = read_lines(args.hyp), read_lines(args.ref)
-    if len(hypotheses) != len(references):
-        counts = f"{len(hypotheses)} lines and {args.ref} has {len(references)}"
-        sys.exit(f"ref_bleu.py: {args.hyp} has {counts}")
-    detokenizer = MosesDetokenizer(lang=args.lang)
-    tokenised, detokenised = [], []
-    for lines in (hypotheses, references):
-        if args.raw:
-            tokenised.append(tokens_of(lines, args.lang))
-            detokenised.append(lines)
-        else:
-            tokenised.append(plain_tokens(lines, args.lang))
-            detokenised.append([detokenizer.detokenize(line.split()) for line in lines])
-
-    sacre = metric_of(args.lang)
-    score = sacre.corpus_score(detokenised[0], [detokenised[1]])
-    signed = score.format(signature=str(sacre.get_signature()))
+    args = parser.parse_args()
+    sides = [read_lines(args.hyp), read_lines(args.ref)]
+    counts = [len(lines) for lines in sides]
+    if counts[0] != counts[1]:
+        sys.exit(f"ref_bleu.py: {args.hyp} has {counts[0]} lines and {args.ref} has {counts[1]}")
+    tokenise = bleu.tokens_of if args.raw else bleu.plain_tokens
+    score = bleu.compound_split_bleu(*(tokenise(lines, args.lang) for lines in sides))
+    if not args.raw:
+        words = MosesDetokenizer(lang=args.lang)
+        sides = [[words.detokenize(line.split()) for line in lines] for lines in sides]
+    sacre = bleu.metric_of(args.lang)
+    signed = sacre.corpus_score(sides[0], [sides[1]]).format(signature=str(sacre.get_signature()))
     # In one piece, so that `ref.sh … | head -1` does not break the pipe.
-    sys.stdout.write(f"{fairseq_format(compound_split_bleu(*tokenised))}\n{signed}\n")
+    sys.stdout.write(f"{fairseq_format(score)}\n{signed}\n")
 
 
 if __name__ == "__main__":

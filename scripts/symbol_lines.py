@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make training pairs in which symbols are copied from the source to the target.
 
-    scripts/symbol_lines.py train.en train.de OUT --pairs 60000 --seed 1
+    scripts/symbol_lines.py train.en train.de OUT --pairs 60000
 
 Of aligned raw text it writes OUT.en and OUT.de: pairs that have the same symbols (%, $, @, brackets
 and so on) on both sides, at most 3,000 for each symbol; and ordinary pairs with symbols added in
@@ -16,36 +16,28 @@ import re
 from collections import Counter
 from pathlib import Path
 
+Pair = tuple[str, str]
+
 SYMBOLS = frozenset("%$€£@#=<>[]{}|\\^~&*+/_°§²³©±")
 MAX_EACH = 3_000
 NUMBER = re.compile(r"(?<![\w.,])\d{1,4}(?:[.,]\d{1,2})?(?![\w.,]*\d)(?![\w%])")
 WORD = re.compile(r"\b[a-z]{3,9}\b")
-
-Pair = tuple[str, str]
-
-
-def forms(text: str) -> list[str]:
-    """Return the forms of a table: two blanks or the end of a line lie between them."""
-    return re.split(r"  |\n", text.strip())
-
-
+UNCHANGED = ["N °C", "N m²", "#N", "§ N", "~N", "[N]", "N+", "< N", "> N", "= N"]
 AT_NUMBER: list[Pair] = [
     *[("N%", "N %"), ("$N", "N $")] * 4,
-    *[(form, form) for form in forms("N °C  N m²  #N  § N  ~N  [N]  N+  < N  > N  = N")],
     *[("€N", "N €"), ("£N", "N £"), ("$ N million", "N Millionen $")],
+    *zip(UNCHANGED, UNCHANGED),
 ]
 """Forms of a number N, in the source and in the target."""
-
-THINGS = forms(r"""
+THINGS = r"""
 {a}@{b}.{end}  {a}.{b}@{c}.{end}  http://www.{a}.{end}/{b}  https://{a}.{end}/{b}?{c}={n}
 www.{a}-{b}.{end}  /{a}/{b}/{c}.txt  C:\{a}\{b}  \\{a}\{b}  ~/{a}/{b}  {a}/{b}  --{a}={b}  {a}_{b}
 #{a}  #{n}  @{a}  @{a}{n}  <{a}>  <{a}> {b} </{a}>  {{{a}}}  ${{{a}}}  *{a}*  [{n}]  [{a}]
 [{n}, {m}]  {a}[{n}]  {a}={n}  {a} = {n}  {a} < {n}  {a} > {n}  {n} < {a} < {m}  {a}^{n}
 {a} > {b} > {c}  {a} | {b}  {a} & {b}  {n} + {m} = {sum}  {n} * {m} = {times}  {n} / {m}  {n}%  ${n}
 €{n}  ± {n}  ~{n}  {n} m³  {n} °C  +{m} {n}  © {m} {a}
-""")
-"""Addresses, paths, tags and formulas, of words a, b, c and numbers n, m."""
-
+"""
+"""Addresses, paths, tags and formulas, of words a, b, c and numbers n, m; two blanks apart."""
 ADDED = ["{0} ({1}){2}", "{0}: {1}{2}", "{0}: {1}", "{1}: {0}{2}", "{1} {0}{2}", "{0} {1}{2}"]
 """Forms of a sentence (0) with a thing (1) and its full stop (2)."""
 
@@ -57,14 +49,11 @@ def symbols_of(text: str) -> Counter[str]:
 
 def natural(pairs: list[Pair], draw: random.Random) -> list[Pair]:
     """Return the pairs whose sides have the same symbols, none more than MAX_EACH times."""
-    taken: list[Pair] = []
-    seen: Counter[str] = Counter()
+    taken, seen = [], Counter[str]()
     for pair in draw.sample(pairs, len(pairs)):
-        symbols = symbols_of(pair[0])
-        letters = sum(map(str.isalpha, pair[0]))
-        if not symbols or symbols != symbols_of(pair[1]) or letters < len(pair[0]) / 2:
-            continue
-        if min(seen[symbol] for symbol in symbols) < MAX_EACH:
+        symbols, other = map(symbols_of, pair)
+        worded = sum(map(str.isalpha, pair[0])) >= len(pair[0]) / 2
+        if worded and symbols == other and any(seen[symbol] < MAX_EACH for symbol in symbols):
             seen.update(symbols.keys())
             taken.append(pair)
     return taken
@@ -76,10 +65,11 @@ def at_number(pair: Pair, draw: random.Random) -> Pair:
     common = [number for number in first if first.count(number) == second.count(number) == 1]
     if not common:
         return pair
-    number = draw.choice(common)
-    where = re.compile(rf"(?<![\w.,]){re.escape(number)}(?![\w.,]*\d)")
-    source, target = (form.replace("N", number) for form in draw.choice(AT_NUMBER))
-    return where.sub(lambda _: source, pair[0], 1), where.sub(lambda _: target, pair[1], 1)
+    number, forms = draw.choice(common), draw.choice(AT_NUMBER)
+    alone = re.compile(rf"(?<![\w.,]){re.escape(number)}(?![\w.,]*\d)")
+    pieces = (alone.split(side, 1) for side in pair)
+    source, target = (form.replace("N", number).join(p) for form, p in zip(forms, pieces))
+    return source, target
 
 
 def added(pair: Pair, draw: random.Random) -> Pair:
@@ -88,8 +78,9 @@ def added(pair: Pair, draw: random.Random) -> Pair:
     n, m = draw.randint(0, 99), draw.randint(1, 2030)
     parts = {letter: draw.choice(words) for letter in "abc"}
     parts["end"] = draw.choice(["com", "org", "de", "net", "co.uk", "eu"])
-    thing = draw.choice(THINGS).format(n=n, m=m, sum=n + m, times=n * m, **parts)
-    first, second = (side.rstrip() for side in pair)
+    thing = draw.choice(re.split(r"  |\n", THINGS.strip()))
+    thing = thing.format(n=n, m=m, sum=n + m, times=n * m, **parts)
+    first, second = map(str.rstrip, pair)
     stop = first[-1] if first[-1] in ".!?" and second[-1] == first[-1] else ""
     form = draw.choice(ADDED)
     sides = (side.removesuffix(stop) for side in (first, second))
@@ -100,13 +91,11 @@ def added(pair: Pair, draw: random.Random) -> Pair:
 def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
     """Return ordinary pairs with symbols added, the same ones on both sides."""
     plain = [pair for pair in pairs if not symbols_of("".join(pair))]
-    numbers = [pair for pair in plain if NUMBER.search(pair[0])]
+    ways = [(at_number, [pair for pair in plain if NUMBER.search(pair[0])]), (added, plain)]
     made: list[Pair] = []
     while len(made) < count:
-        if draw.random() < 0.5:
-            source, target = at_number(draw.choice(numbers), draw)
-        else:
-            source, target = added(draw.choice(plain), draw)
+        change, choices = draw.choice(ways)
+        source, target = change(draw.choice(choices), draw)
         if (symbols := symbols_of(source)) and symbols == symbols_of(target):
             made.append((source, target))
     return made
@@ -118,10 +107,9 @@ def main() -> None:
     parser.add_argument("texts", type=Path, nargs=2, metavar="TEXT")
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("--pairs", type=int, default=60_000)
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     sides = [path.read_text("utf-8").removesuffix("\n").split("\n") for path in args.texts]
-    draw, pairs = random.Random(args.seed), []
+    draw, pairs = random.Random(1), []
     for pair in zip(*sides, strict=True):
         short, long = sorted(len(side.split()) for side in pair)
         if short >= 3 and long <= 40 and long <= 1.6 * short + 3:
@@ -129,9 +117,9 @@ def main() -> None:
     lines = natural(pairs, draw)[: args.pairs // 2]
     lines += derived(pairs, args.pairs - len(lines), draw)
     draw.shuffle(lines)
-    for side, path in enumerate(args.texts):
+    for side, path in zip(zip(*lines), args.texts):
         with open(f"{args.out}{path.suffix}", "x", encoding="utf-8") as file:
-            file.writelines(f"{pair[side]}\n" for pair in lines)
+            file.writelines(f"{line}\n" for line in side)
 
 
 if __name__ == "__main__":

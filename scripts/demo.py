@@ -12,8 +12,6 @@ our greedy loop without drafts, and speculative decoding, each timed in its turn
 
 from __future__ import annotations
 
-import argparse
-import gc
 import html
 import os
 import select
@@ -53,10 +51,10 @@ NEXT = """
     specdec-make-pair VERIFIER SOURCES OUT --dry-run  (your own verifier)
 
 """
-SHOWN = 8
-"""Translations that are shown; all are timed."""
-WARM = 4
-"""Sentences that a system decodes before it is timed."""
+SHOWN, WARM = 8, 4
+"""Translations that are shown, and sentences that a system decodes before it is timed."""
+Timed = dict[str, tuple[float, list[str]]]
+"""Median seconds of all sentences, and the translations, by system."""
 BASELINE, STRICT = "fairseq beam 1", "specdec"
 SYSTEMS = {
     "fairseq beam 5": "fairseq@beam=5",
@@ -66,74 +64,55 @@ SYSTEMS = {
     "specdec, an int8 copy": "auto@drafts=copy",
 }
 """The systems that are timed, as specdec-evaluate writes them."""
-Timed = dict[str, tuple[float, list[str]]]  # seconds and translations, by system
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    result = Parser(__doc__)
-    add, model = result.add_argument, ROOT / "checkpoints" / "wmt.en-de"
-    add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
-    add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
-    choices = ("float32", "int8")
-    add("--precision", choices=choices, default="float32", help="of all; of fairseq never int8")
-    add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
-    add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
-    add("--lines", metavar="N", type=int, default=20, help="only the first so many")
-    add("--table-only", action="store_true", help="do not show the translations")
-    return result
 
 
 @command(failed=1)
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
-    args = parser().parse_args(argv)
+    parser = Parser(__doc__)
+    add, model = parser.add_argument, ROOT / "checkpoints" / "wmt.en-de"
+    add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
+    add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
+    of_all = "of all; of fairseq always float32"
+    add("--precision", choices=("float32", "int8"), default="float32", help=of_all)
+    add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
+    add("--lines", metavar="N", type=int, default=20, help="only the first so many")
+    args = parser.parse_args(argv)
     model = args.model.resolve()
     captions = model.name == "multi30k.en-de"  # a pair that knows little else
     examples = ROOT / "data" / ("captions.en" if captions else "example.en")
-    sources = read_text(str(args.source or examples), args.lines, "--source")
+    sources = read_text(str(examples), args.lines)
     choose_threads()
     tell("loading the pair, and compiling it for this processor")
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
     ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base).settings, trace=True))
-    if not args.table_only:
-        put(MARKS.format(*DRAFTED))
-        for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
-            show(source.text, translation)
+    put(MARKS.format(*DRAFTED))
+    for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
+        show(source.text, translation)
     # Recording every step takes time.
     recorders, ours.generator.observers = ours.generator.observers, []
     table(measure(base, ours, sources, args.repeats), ours, args.repeats)
     ours.generator.observers = recorders
-    if not args.table_only:
-        talk(ours)
-        put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
+    talk(ours)
+    put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
 
 
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
-    """Time all systems, one after another, so that only one beside ``ours`` is in memory."""
+    """Time all systems, one after another."""
     timed = {}
-    for name, system in SYSTEMS.items():
+    for name, text in SYSTEMS.items():
         tell(f"timing {name}")
-        settings = parse_system(system, base).settings
-        translator = ours if name == STRICT else load_translator(settings)
-        # Nothing drafts where no int8 is installed, or where all is in int8.
-        if settings.drafts is None or translator.settings.draft_source:
-            timed[name] = run(translator, sources, repeats)
-        # A model and its generator name each other.
-        del translator
-        gc.collect()
+        settings, seconds = parse_system(text, base).settings, []
+        system = ours if name == STRICT else load_translator(settings)
+        if settings.drafts and not system.settings.draft_source:
+            continue  # no int8 is installed, or all is in int8
+        list(system.translate(sources[:WARM]))
+        for _ in range(repeats):
+            before = system.statistics.total_seconds
+            texts = [translation.text for translation in system.translate(sources)]
+            seconds.append(system.statistics.total_seconds - before)
+        timed[name] = median(seconds), texts
     return timed
-
-
-def run(system: Translator, sources: list[Line], repeats: int) -> tuple[float, list[str]]:
-    """Return the median seconds of decoding, after a warm-up, and the texts."""
-    seconds, texts = [], []
-    list(system.translate(sources[:WARM]))
-    for _ in range(repeats):
-        before = system.statistics.total_seconds
-        texts = [translation.text for translation in system.translate(sources)]
-        seconds.append(system.statistics.total_seconds - before)
-    return median(seconds), texts
 
 
 def fill(text: str) -> str:

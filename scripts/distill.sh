@@ -14,7 +14,7 @@
 # output of the beam that is most like the reference (scripts/closest.py). --workers distils by Ray
 # in N processes, one a GPU if there are any (specdec-translate-corpus).
 set -euo pipefail
-die() { echo "distill.sh: $1" >&2; exit 1; }
+. "$(dirname "$0")/text_folder.sh"
 splits=(train valid) workers='' interpolate=''
 while :; do
   case ${1:-} in
@@ -24,18 +24,14 @@ while :; do
     *) break ;;
   esac
 done
-if [ $# -lt 6 ]; then sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+[ $# -ge 6 ] || usage
 verifier=$1 dict=$2 text=$3 out=$4 src=$5 tgt=$6
 shift 6
 for file in "$verifier" "$dict"/dict.{"$src","$tgt"}.txt "$text"/{train,valid}.{"$src","$tgt"}; do
   [ -e "$file" ] || [ "$file" = "$text/train.$tgt" ] || die "$file: is missing"
 done
-if broken=$(LC_ALL=C grep -ls $'\r.' "$text"/{train,valid,test}.{"$src","$tgt"}); then
-  die "${broken%%$'\n'*}: holds a carriage return, at which fairseq-preprocess would end the line"
-fi
-mkdir -p "$out"
-exec {lock}>>"$out/.lock"
-flock -n "$lock" || die "$out: another run is at work there"
+refuse_returns "$text"/{train,valid,test}.{"$src","$tgt"}
+lock_folder "$out"
 [ -e "$out/bpe" ] || [ -z "$(ls "$out")" ] || die "$out: holds something else; name a new folder"
 [ ! "$text" -ef "$out/bpe" ] || die "$out/bpe: is with the input; name another folder"
 mkdir -p "$out/bpe"
@@ -57,15 +53,13 @@ for split in "${splits[@]}"; do
     python3 "$(dirname "$0")/closest.py" "$made" "$text/$split.$tgt" >"$out/bpe/$split.$tgt"
   fi
 done
-for split in train valid test; do
-  if [ -e "$text/$split.$src" ]; then cp "$text/$split.$src" "$out/bpe/"; fi
-done
+cp "$text"/{train,valid}."$src" "$out/bpe/"
 if [ ${#splits[@]} = 1 ]; then cp "$text/valid.$tgt" "$out/bpe/"; fi
 tests=()
-if [ -e "$text/test.$tgt" ]; then cp "$text/test.$tgt" "$out/bpe/"; tests=(--testpref "$out/bpe/test"); fi
-rm -rf "$out/bin" "$out/bin.part"
-fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
-  --srcdict "$dict/dict.$src.txt" --tgtdict "$dict/dict.$tgt.txt" \
-  --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" ${tests[@]+"${tests[@]}"} \
-  --destdir "$out/bin.part" --workers "$(env -u OMP_NUM_THREADS nproc)"
-mv "$out/bin.part" "$out/bin"
+if [ -e "$text/test.$tgt" ]; then
+  cp "$text"/test.{"$src","$tgt"} "$out/bpe/"
+  tests=(--testpref "$out/bpe/test")
+fi
+workers=$(env -u OMP_NUM_THREADS nproc)
+binarise "$out" "$src" "$tgt" --srcdict "$dict/dict.$src.txt" --tgtdict "$dict/dict.$tgt.txt" \
+  ${tests[@]+"${tests[@]}"}

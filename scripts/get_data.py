@@ -33,7 +33,7 @@ MULTI30K = (
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 )
 SPLITS = {"train": ("train", 29000), "valid": ("val", 1014), "test": ("test_2016_flickr", 1000)}
-STATMT = "https://www.statmt.org/"
+STATMT, STATMT16 = "https://www.statmt.org/", "https://data.statmt.org/wmt16/translation-task/"
 WMT = {
     "wmt14": {
         f"{STATMT}wmt13/training-parallel-europarl-v7.tgz": "europarl-v7.de-en",
@@ -41,9 +41,7 @@ WMT = {
         f"{STATMT}wmt14/training-parallel-nc-v9.tgz": "news-commentary-v9.de-en",
     },
     "wmt16": {
-        "https://data.statmt.org/wmt16/translation-task/training-parallel-ep-v8.tgz": (
-            "europarl-v8.ro-en"
-        ),
+        f"{STATMT16}training-parallel-ep-v8.tgz": "europarl-v8.ro-en",
         "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip": "SETIMES.en-ro",
     },
 }
@@ -69,10 +67,8 @@ def extract(archive: Path, name: str) -> Path:
         with zipfile.ZipFile(archive) if is_zip else tarfile.open(archive) as opened:
             names = opened.namelist() if is_zip else opened.getnames()
             member = next(member for member in names if member.rpartition("/")[2] == name)
-            with (
-                opened.open(member) if is_zip else opened.extractfile(member) as source,
-                whole_file(path) as file,
-            ):
+            with whole_file(path) as file:
+                source = opened.open(member) if is_zip else opened.extractfile(member)
                 shutil.copyfileobj(source, file)
     return path
 

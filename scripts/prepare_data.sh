@@ -14,8 +14,8 @@
 #   --tokenized      RAW_DIR is tokenised already
 #   --workers N      processes (all cores)
 set -euo pipefail
-die() { echo "prepare_data.sh: $1" >&2; exit "${2:-1}"; }
-if [ $# -lt 4 ]; then sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+. "$(dirname "$0")/text_folder.sh"
+[ $# -ge 4 ] || usage
 raw=$1 out=$2 src=$3 tgt=$4 merges=4000 codes='' srcdict='' tgtdict='' tokenized=''
 shift 4
 case ${1:---} in --*) ;; *) merges=$1; shift ;; esac
@@ -43,13 +43,9 @@ for split in train valid test; do
   [ "$(lines "$raw/$split.$src")" = "$(lines "$raw/$split.$tgt")" ] ||
     die "$raw/$split.$src and $raw/$split.$tgt differ in number of lines"
 done
-if broken=$(LC_ALL=C grep -nHm 1 $'\r.' "${texts[@]}" | cut -d: -f1,2) && [ -n "$broken" ]; then
-  die "$broken: holds a carriage return, at which fairseq-preprocess would end the line"
-fi
+refuse_returns "${texts[@]}"
 
-mkdir -p "$out"
-exec {lock}>>"$out/.lock"
-flock -n "$lock" || die "$out: another run is at work there"
+lock_folder "$out"
 made_with=$(cat "${texts[@]}" ${given[@]+"${given[@]}"} | cksum && echo "$src $tgt $merges ${#given[@]} $tokenized")
 if [ -e "$out/made_with" ]; then
   [ "$(cat "$out/made_with")" = "$made_with" ] || die "$out: was begun with other text or flags"
@@ -79,8 +75,4 @@ if [ -e "$out/bin" ]; then exit; fi
 dictionaries=(--joined-dictionary)
 if [ -n "$tgtdict" ]; then dictionaries=(--tgtdict "$tgtdict"); fi
 if [ -n "$srcdict" ]; then dictionaries+=(--srcdict "$srcdict"); fi
-rm -rf "$out/bin.part"
-fairseq-preprocess --source-lang "$src" --target-lang "$tgt" "${dictionaries[@]}" \
-  --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" --testpref "$out/bpe/test" \
-  --destdir "$out/bin.part" --workers "$workers"
-mv "$out/bin.part" "$out/bin"
+binarise "$out" "$src" "$tgt" "${dictionaries[@]}" --testpref "$out/bpe/test"

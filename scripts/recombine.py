@@ -26,26 +26,24 @@ def cuts(sentence: list[str]) -> list[int]:
 
 def recombine(sentences: list[list[str]], count: int) -> Iterator[str]:
     """Yield up to ``count`` new sentences, each once."""
-    draw = random.Random(1)
+    draw, seen, made = random.Random(1), {*map(" ".join, sentences)}, 0
     tails = defaultdict(list)
-    for number, sentence in enumerate(sentences):
+    for sentence in sentences:
         for cut in cuts(sentence):
-            tails[sentence[cut]].append((number, cut))
-    seen = {hash(tuple(sentence)) for sentence in sentences}
-    made = 0
+            tails[sentence[cut]].append((sentence, cut))
     for _ in range(4 * count):
         if made == count:
             return
         sentence = draw.choice(sentences)
-        if not (places := cuts(sentence)):
-            continue
-        head = draw.choice(places)
-        number, cut = draw.choice(tails[sentence[head]])
-        new = sentence[:head] + sentences[number][cut:]
-        if len(new) <= MAX_WORDS and hash(tuple(new)) not in seen:
-            seen.add(hash(tuple(new)))
-            made += 1
-            yield " ".join(new)
+        if heads := cuts(sentence):
+            head = draw.choice(heads)
+            other, cut = draw.choice(tails[sentence[head]])
+            words = sentence[:head] + other[cut:]
+            new = " ".join(words)
+            if len(words) <= MAX_WORDS and new not in seen:
+                seen.add(new)
+                made += 1
+                yield new
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 py=$venv/bin/python
 stamp=$venv/.specdec-ready
-torch_index=${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}
 torch=torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
@@ -54,8 +53,9 @@ install() {
 install_torch() {
   if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     # With little patience: an index that cannot be reached must not cost minutes.
-    local index=(--index-url "$torch_index" --retries 1 --timeout 10)
-    if install "installing $torch, CPU build (about 200 MB)" "${index[@]}" "$torch"; then return; fi
+    local index=${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}
+    if install "installing $torch, CPU build (about 200 MB)" --index-url "$index" --retries 1 \
+      --timeout 10 "$torch"; then return; fi
   fi
   install "installing $torch from pip's default index (several GB)" "$torch"
 }
@@ -87,7 +87,6 @@ rm -f "$stamp"
 old_pip=()
 if [ "$version" = 3.10 ]; then old_pip=('pip>=23.2,<24.1'); fi
 install "installing build tools" 'setuptools>=77.0.3' wheel ${old_pip[@]+"${old_pip[@]}"}
-say "looking for torch"
 "$py" -c 'import sys, torch
 sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' 2>/dev/null || install_torch
 if [ "$version" = 3.10 ]; then

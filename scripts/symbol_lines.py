@@ -22,11 +22,10 @@ SYMBOLS = frozenset("%$€£@#=<>[]{}|\\^~&*+/_°§²³©±")
 MAX_EACH = 3_000
 NUMBER = re.compile(r"(?<![\w.,])\d{1,4}(?:[.,]\d{1,2})?(?![\w.,]*\d)(?![\w%])")
 WORD = re.compile(r"\b[a-z]{3,9}\b")
-UNCHANGED = ["N °C", "N m²", "#N", "§ N", "~N", "[N]", "N+", "< N", "> N", "= N"]
 AT_NUMBER: list[Pair] = [
     *[("N%", "N %"), ("$N", "N $")] * 4,
     *[("€N", "N €"), ("£N", "N £"), ("$ N million", "N Millionen $")],
-    *zip(UNCHANGED, UNCHANGED),
+    *[(f, f) for f in ("N °C", "N m²", "#N", "§ N", "~N", "[N]", "N+", "< N", "> N", "= N")],
 ]
 """Forms of a number N, in the source and in the target."""
 THINGS = r"""

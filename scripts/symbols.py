@@ -38,20 +38,18 @@ def main() -> None:
         sys.exit(str(__doc__))
     texts = (Path(path).read_text("utf-8") for path in sys.argv[1:])
     listed, translations = (text.strip("\n").split("\n") for text in texts)
-    symbols, present, strings = Counter[str](), Counter[str](), Counter[bool]()
-    whole = 0
+    symbols, present, strings, faults = Counter[str](), Counter[str](), 0, []
     for line, translation in zip(listed, translations, strict=True):
         sentence, _, required = line.partition("\t")
-        missing = missing_strings(required.split(), translation)
         symbols += symbols_of(required)
         present += symbols_of(required) & symbols_of(translation)
-        strings += {True: len(required.split()), False: len(missing)}
-        whole += not missing
-        if missing:
+        strings += len(required.split())
+        if missing := missing_strings(required.split(), translation):
+            faults.append(missing)
             print(f"{' '.join(missing)}\n  {sentence}\n  {translation}", file=sys.stderr)
     print(f"symbols: {present.total()} of {symbols.total()}")
-    print(f"strings: {strings[True] - strings[False]} of {strings[True]}")
-    print(f"sentences: {whole} of {len(listed)}")
+    print(f"strings: {strings - sum(map(len, faults))} of {strings}")
+    print(f"sentences: {len(listed) - len(faults)} of {len(listed)}")
     print("  ".join(f"{name} {present[name]}/{n}" for name, n in symbols.most_common()))
 
 

@@ -1,8 +1,10 @@
-"""Run ``fairseq-train`` with recipes, and with this plugin and its task as defaults.
+"""Train by fairseq-train, with recipes, and with this plugin and its task as defaults.
 
-You may still give ``--user-dir specdec_plugins``, from any folder. A recipe is a file of
-``fairseq-hydra-train``: ``--recipe NAME`` starts from the flags of ``config/NAME.yaml``, and
-``--recipe FILE.yaml`` from those of a file. Flags override it.
+    specdec-train BIN_DIR --recipe multi30k_verifier --save-dir runs/verifier
+    specdec-train BIN_DIR --recipe FILE.yaml --save-dir runs/verifier --max-update 9000
+
+--recipe NAME begins with the settings of config/NAME.yaml in a clone of this project, and --recipe
+FILE.yaml with those of a file; it is a configuration of fairseq-hydra-train. Flags override it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.files.command import command
+from specdec_plugins.files.command import command, put
 from specdec_plugins.files.errors import ConfigError, InferenceError
 from specdec_plugins.files.output import LOCK, locked
 from specdec_plugins.tasks.recipes import flag, known, with_recipe
@@ -31,7 +33,9 @@ PACKAGE = Path(specdec_plugins.__path__[0])
 def main(argv: Sequence[str]) -> None:
     """Train; fairseq reads the command line itself."""
     whole = with_plugin(with_recipe(argv))
-    if not any(known(whole, ["--arch", "-a"])[0].values()) and not {"-h", "--help"} & {*argv}:
+    if {"-h", "--help"} & {*argv}:
+        put(f"{__doc__}\nAll other flags are fairseq's:\n\n")
+    elif not any(known(whole, ["--arch", "-a"])[0].values()):
         raise ConfigError("give a folder of binarised text, and --recipe or --arch; see --help")
     sys.argv[1:] = whole
     with save_dir_reserved(whole):

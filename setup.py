@@ -69,7 +69,7 @@ CTRANSLATE2 = ["ctranslate2>=4.5"]
 BENCH = [*PLOT, *CTRANSLATE2]
 SENTENCEPIECE = ["sentencepiece>=0.1.99"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
-RAY = ["ray[data]>=2.60"]
+RAY = ["ray>=2.60"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
 DEV = [*TEST, *BENCH, *RAY, "mypy>=1.10", "ruff>=0.6"]

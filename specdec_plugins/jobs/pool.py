@@ -1,4 +1,4 @@
-"""Shards through a pool of workers, each with its own models: a Ray Data job.
+"""Shards through a pool of Ray's workers, each with its own models.
 
 Ray starts the workers, hands out the shards, starts a worker that died anew and gives its shards
 to another. The shards' input and output must be in a file system that all workers see.
@@ -10,14 +10,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 import ray
-import ray.data
 import torch
+from ray.util import ActorPool
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, translate_shard
@@ -27,10 +25,8 @@ logger = logging.getLogger(__name__)
 
 STORE_BYTES = 200 * 2**20
 """Size of the object store, which holds descriptions of shards only."""
-MAX_TASKS = 2000
-"""A worker that dies loses the rows of its task's block; but very many tasks slow Ray down."""
 RETRIES = 3
-"""Ray itself would try for ever, also a shard that kills every worker."""
+"""Further tries of a shard whose worker died."""
 SHOWN = re.compile(
     r"^\S*\b(?:Inference|Checkpoint|Engine|Value|OS|Permission|File\w+)Error: (.+)$", re.MULTILINE
 )
@@ -45,12 +41,11 @@ class ShardTranslator:
         self.seed = seed
         self.translator = load_translator(settings)
 
-    def __call__(self, row: JsonObject) -> dict[str, int]:
-        """Translate the shard that a row describes, unless that was done before."""
-        shard = Shard(**row)
+    def translate(self, shard: Shard) -> int:
+        """Translate a shard, unless that was done before; return its lines."""
         if not shard.done:
             translate_shard(self.translator, shard, self.seed)
-        return {"lines": shard.lines}
+        return shard.lines
 
 
 def translate_shards(
@@ -71,18 +66,12 @@ def translate_shards(
                     f"--workers {workers}: need {count} {name}s, and Ray has "
                     f"{available.get(name, 0):g}; give fewer workers or threads"
                 )
-        tasks = min(len(shards), MAX_TASKS)
-        rows = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=tasks)
-        done = rows.map(
-            ShardTranslator,
-            fn_constructor_args=(settings, seed, threads),
-            compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
-            num_cpus=threads,
-            num_gpus=gpus,
-            max_task_retries=RETRIES,
+        actor = ray.remote(ShardTranslator).options(
+            num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
         )
-        for row in done.iter_rows():
-            yield int(row["lines"])
+        count = min(workers, len(shards))
+        pool = ActorPool([actor.remote(settings, seed, threads) for _ in range(count)])
+        yield from pool.map_unordered(lambda worker, shard: worker.translate.remote(shard), shards)
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
         raised = SHOWN.findall(str(error))
@@ -107,5 +96,3 @@ def _start() -> None:
         runtime_env={"env_vars": {"PYTHONPATH": path}},
         **({} if os.environ.get("RAY_ADDRESS") else local),
     )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)

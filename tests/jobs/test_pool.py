@@ -10,8 +10,6 @@ from jobs import Numberer
 
 pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 
-from dataclasses import asdict
-
 from specdec_plugins.jobs import pool
 from specdec_plugins.jobs.corpus import Shard, find_files, read_corpus
 from specdec_plugins.jobs.pool import ShardTranslator
@@ -31,10 +29,10 @@ def make_worker(translator: Any) -> ShardTranslator:
 
 
 def test_a_shard_is_translated_once(shard: Shard) -> None:
-    assert make_worker(Numberer())(asdict(shard)) == {"lines": 1}
+    assert make_worker(Numberer()).translate(shard) == 1
     assert Path(shard.output).read_text() == "3:w3\n"
     # Given it again, as after a worker's death, it does nothing: this one could not.
-    assert make_worker(None)(asdict(shard)) == {"lines": 1}
+    assert make_worker(None).translate(shard) == 1
     assert [path.name for path in Path(shard.output).parent.iterdir()] == ["000000001.txt"]
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
@@ -59,6 +60,12 @@ def check(job: PairJob, done: Done) -> JsonObject:
     write_json(layout.pair / SEGMENTATION, segmentation)
     about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
     export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
+    translator = load_translator(job.settings())
+    assert isinstance(translator.generator, SpeculativeGenerator)
+    decoder = translator.generator.model.decoder
+    width = decoder.output_embed_dim
+    if {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim} != {width}:
+        raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
     result = f"of {counted(len(lines), 'line')} of {job.sources.name} {differ} differ"
@@ -69,7 +76,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
         )
     return {
         "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
-        "verifier": list(describe_verifier(load_translator(job.settings()))),
+        "verifier": list(describe_verifier(translator)),
         "checked": f"In float64, decoded greedily by us and by stock fairseq, {result}.",
     }
 

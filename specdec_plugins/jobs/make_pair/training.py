@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
-from fairseq.modules import LearnedPositionalEmbedding
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
@@ -56,7 +55,6 @@ BFLOAT16 = ("avx512_bf16", "amx")
 RECIPE = """\
 common:
   user_dir: specdec_plugins
-  seed: 1
   log_format: json
 task:
   _name: translation_specdec
@@ -67,6 +65,7 @@ task:
   minus_p: 0.0
 model:
   _name: block_causal
+  share_verifier_encoder: true
   verifier_features: true
   previous_token_head: true
   decoder_layers: 2
@@ -165,7 +164,8 @@ def write_recipe(
 
     It ends after ``updates``, at a learning rate of 0, or after ``hours``, if they are not 0.
     """
-    layer, width = verifier.decoder.layers[0], int(verifier.decoder.output_embed_dim)
+    layers, width = verifier.decoder.layers, int(verifier.decoder.output_embed_dim)
+    features = range(1, len(layers))[:FEATURE_LAYERS]
     source, target = job.languages
     recipe = OmegaConf.create(RECIPE)
     sized: dict[str, JsonObject] = {
@@ -181,11 +181,12 @@ def write_recipe(
             "max_target_positions": int(verifier.decoder.max_positions()) + recipe.task.block_size,
         },
         "model": {
+            "encoder_embed_dim": int(verifier.encoder.layers[0].embed_dim),
             "verifier_embed_dim": width,
             "decoder_embed_dim": width,
             "decoder_ffn_embed_dim": 2 * width,
-            "decoder_attention_heads": int(layer.self_attn.num_heads),
-            **_encoder(verifier, width),
+            "decoder_attention_heads": int(layers[0].self_attn.num_heads),
+            "verifier_feature_layers": ",".join(map(str, features)),
         },
         "lr_scheduler": {"warmup_updates": max(1, min(WARMUP, updates // 10))},
         "optimization": {
@@ -202,30 +203,6 @@ def write_recipe(
             sized["task"]["autocast"] = "bfloat16"
     text = OmegaConf.to_yaml(OmegaConf.merge(recipe, sized))
     write_whole(job.layout.recipe, [text.encode("utf-8")])
-
-
-def _encoder(verifier: TransformerModelBase, width: int) -> JsonObject:
-    """Return the drafter's options about its encoder, and the layers of the verifier it reads."""
-    encoder, decoder = verifier.encoder, verifier.decoder
-    layer = encoder.layers[0]
-    options: JsonObject = {"encoder_embed_dim": int(layer.embed_dim)}
-    if {int(item.embed_dim) for item in decoder.layers} == {width} and len(decoder.layers) > 1:
-        count = min(FEATURE_LAYERS, len(decoder.layers) - 1)
-        options["verifier_feature_layers"] = ",".join(map(str, range(1, count + 1)))
-    if decoder.embed_tokens.embedding_dim == width:
-        return {**options, "share_verifier_encoder": True}
-    learned = isinstance(encoder.embed_positions, LearnedPositionalEmbedding)
-    options |= {
-        "init_encoder_from": "${task.AR_path}",
-        "encoder_layers": len(encoder.layers),
-        "encoder_ffn_embed_dim": int(layer.fc1.out_features),
-        "encoder_attention_heads": int(layer.self_attn.num_heads),
-        "encoder_normalize_before": bool(layer.normalize_before),
-        "encoder_learned_pos": learned,
-        "layernorm_embedding": encoder.layernorm_embedding is not None,
-        "no_scale_embedding": encoder.embed_scale == 1,
-    }
-    return {name: value for name, value in options.items() if value is not False}
 
 
 def read_points(log: Path) -> dict[int, float]:

@@ -16,8 +16,8 @@ from torch import Tensor
 from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.decoding.acceptance import Scoring
+from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
-from specdec_plugins.models.block_causal import option_of
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class AcceptanceLossConfig(FairseqDataclass):
     """Options of ``--criterion acceptance_loss``."""
 
-    mismatch_weight: float = option_of(6.0, "weight of a rejected token; an accepted one's is 1")
+    mismatch_weight: float = option(6.0, "weight of a rejected token; an accepted one's is 1", 1e-6)
 
 
 @register_criterion("acceptance_loss", dataclass=AcceptanceLossConfig)
@@ -44,12 +44,10 @@ class AcceptanceLoss(FairseqCriterion):
     the committed prefix alone: there is nothing to mix.
     """
 
-    def __init__(self, task: "TranslationSpecdecTask", mismatch_weight: float) -> None:
+    def __init__(self, task: "TranslationSpecdecTask", cfg: AcceptanceLossConfig) -> None:
         super().__init__(task)
-        if not mismatch_weight > 0:
-            raise ValueError(f"--mismatch-weight {mismatch_weight}: must be above 0")
-        self.task = task
-        self.mismatch_weight = mismatch_weight
+        check_options(cfg, AcceptanceLossConfig)
+        self.task, self.cfg = task, cfg
         self._labeller: AcceptanceLabeller | None = None
 
     def forward(
@@ -64,7 +62,7 @@ class AcceptanceLoss(FairseqCriterion):
         reached = labelled.reached > 0
         logits, chances = logits[reached], labelled.chances[reached].float()
         share = labelled.reached[reached].float()
-        loss, weights = weighted_loss(logits, chances, share, self.mismatch_weight)
+        loss, weights = weighted_loss(logits, chances, share, self.cfg.mismatch_weight)
         predicted = logits.detach().sigmoid()
         # The mean square of the difference from 1 with that chance, else from 0.
         squares = predicted.square() - 2 * predicted * chances + chances

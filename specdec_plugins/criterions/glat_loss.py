@@ -14,8 +14,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
-from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
 from specdec_plugins.models.training_pass import SlotTargets
 
@@ -29,18 +29,19 @@ logger = logging.getLogger(__name__)
 class GlatLossConfig(FairseqDataclass):
     """Options of ``--criterion glat_loss``."""
 
-    label_smoothing: float = option_of(0.0, "uniform label smoothing over the vocabulary")
-    verifier_labels: bool = option_of(
+    label_smoothing: float = option(0.0, "uniform label smoothing over the vocabulary", 0, 1)
+    verifier_labels: bool = option(
         False,
         "label each slot with the verifier's distribution on the true prefix instead of the target "
         "token (needs --AR-path)",
     )
-    slot_decay: float = option_of(
+    slot_decay: float = option(
         0.0,
         "weight slot j by exp(-j / SLOT_DECAY), since it is of use only where all earlier ones are "
         "accepted; 0 weighs all alike",
+        0,
     )
-    mse_lambda: Optional[float] = option_of(
+    mse_lambda: Optional[float] = option(
         None, "of published command lines; does nothing, as it did there"
     )
 
@@ -49,35 +50,23 @@ class GlatLossConfig(FairseqDataclass):
 class GlatLoss(FairseqCriterion):
     """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
 
-    def __init__(
-        self,
-        task: "TranslationSpecdecTask",
-        label_smoothing: float,
-        verifier_labels: bool,
-        slot_decay: float,
-        mse_lambda: float | None = None,
-    ) -> None:
+    def __init__(self, task: "TranslationSpecdecTask", cfg: GlatLossConfig) -> None:
         super().__init__(task)
-        if mse_lambda is not None:
+        if cfg.mse_lambda is not None:
             logger.warning("--mse-lambda does nothing, as in the published code")
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
-        if not slot_decay >= 0:
-            raise ValueError(f"--slot-decay {slot_decay}: must be 0 or more")
-        self.label_smoothing = label_smoothing
-        self.verifier_labels = verifier_labels
-        self.slot_decay = slot_decay
+        check_options(cfg, GlatLossConfig)
+        self.cfg = cfg
 
     def forward(
         self, model: Drafter, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
         read = partial(self._losses, model)
-        output: DrafterOutput = model(sample, read, self.verifier_labels)
+        output: DrafterOutput = model(sample, read, self.cfg.verifier_labels)
         weights = output.scored.float()
-        if self.slot_decay > 0:
+        if self.cfg.slot_decay > 0:
             slots = torch.arange(weights.size(-1), device=weights.device)
-            weights = weights * torch.exp(-slots / self.slot_decay)
+            weights = weights * torch.exp(-slots / self.cfg.slot_decay)
         correct, scored = output.glanced_correct, output.blocks.scored
         (losses, nll), sample_size, weights = output.values, weights.sum(), weights[scored]
         loss = (losses * weights).sum()
@@ -102,10 +91,10 @@ class GlatLoss(FairseqCriterion):
         """Return loss and negative log-likelihood of slots, ``(n,)`` in nats."""
         lprobs = logits.log_softmax(-1, dtype=torch.float32)
         main = nll = -lprobs.gather(-1, targets.gold[:, None])[:, 0]
-        if self.verifier_labels:
+        if self.cfg.verifier_labels:
             main = -(self._labels(model, targets) * lprobs).sum(-1)
-        if self.label_smoothing:
-            main = (1 - self.label_smoothing) * main - self.label_smoothing * lprobs.mean(-1)
+        if smoothing := self.cfg.label_smoothing:
+            main = (1 - smoothing) * main - smoothing * lprobs.mean(-1)
         return main, nll.detach()
 
     @staticmethod

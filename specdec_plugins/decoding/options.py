@@ -31,7 +31,10 @@ def option(
 def option_fields(*owners: type) -> dict[str, Field[Any]]:
     """Return the fields of dataclasses that are options, by name."""
     return {
-        field.name: field for owner in owners for field in fields(owner) if "help" in field.metadata
+        field.name: field
+        for owner in owners
+        for field in fields(owner)
+        if "minimum" in field.metadata
     }
 
 
@@ -40,9 +43,13 @@ def option_types(*owners: type) -> dict[str, Any]:
     return {name: get_type_hints(owner)[name] for owner in owners for name in option_fields(owner)}
 
 
-def check_options(options: object) -> None:
-    """Refuse a value out of its bounds, by its flag."""
-    for name, declared in option_fields(type(options)).items():
+def check_options(options: object, owner: type | None = None) -> None:
+    """Refuse a value out of its bounds, by its flag.
+
+    Args:
+        owner: the dataclass that declares the options, which fairseq may give in another form.
+    """
+    for name, declared in option_fields(owner or type(options)).items():
         value, bounds = getattr(options, name), declared.metadata
         minimum, maximum, choices = bounds["minimum"], bounds["maximum"], bounds["choices"]
         allowed = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -36,20 +36,15 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
         yield
 
 
-def refuse_precision(cfg: object) -> None:
-    """End a training with one line if this machine does not have its precision."""
+def refuse_precision(cfg: Namespace) -> None:
+    """End a training with one line if its precision needs a GPU and there is none: fairseq would
+    say nothing, and train in float32."""
     # Without a parsed command line the values are names of fairseq's options, not bools.
-    options = ("cpu", "tpu", "fp16", "memory_efficient_fp16", "amp")
-    asked = {name for name in options if getattr(cfg, name, None) is True}
-    asked -= {"fp16"} if "memory_efficient_fp16" in asked else set()
-    if "tpu" in asked and find_spec("torch_xla") is None:
-        fault = "--bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is not installed"
-    elif {"fp16", "amp"} & asked and ("cpu" in asked or not torch.cuda.is_available()):
-        name = "fp16" if "fp16" in asked else "amp"
-        fault = f"--{name}: needs a GPU; turn off a recipe's by --no-{name}"
-    else:
-        return
-    sys.exit(f"fairseq-train: {fault}; on a CPU give --autocast bfloat16, on a GPU --fp16")
+    on_cpu = cfg.cpu is True or not torch.cuda.is_available()
+    for name in ("fp16", "amp"):
+        if on_cpu and getattr(cfg, name) is True and cfg.memory_efficient_fp16 is not True:
+            fault = f"--{name}: needs a GPU; turn off a recipe's by --no-{name}"
+            sys.exit(f"fairseq-train: {fault}; on a CPU give --autocast bfloat16")
 
 
 class WholePairs(LanguagePairDataset):

@@ -14,14 +14,7 @@ from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import RULES
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import LoadedModels, option_fields, option_types
-from specdec_plugins.models.block_causal import option_of
-
-# Names that the published code lists; all but the first crashed there.
-NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
-
-AUTOCAST = ("bfloat16",)
-
+from specdec_plugins.decoding.options import LoadedModels, option, option_fields, option_types
 
 NAMES = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
 OWNERS = (*CONTROLLERS.values(), *RULES, GenerationLimits, LoadedModels)
@@ -60,39 +53,33 @@ DecodingConfig = _decoding_config()
 class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: ignore[misc, valid-type]
     """Options of the task: noise and glancing for training, the rest for generation."""
 
-    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
-        default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
-    )
-    block_size: Optional[int] = option_of(
+    noise: str = option("block_mask", "training noise", choices=("block_mask",))
+    block_size: Optional[int] = option(
         None,
         "block size k: slots drafted in one pass (default: 5 for a new drafter; for a trained one, "
         "that of its training)",
+        1,
     )
-    blocks_per_sentence: int = option_of(
-        1, "blocks scored per sentence and pass (above 1: block_causal only)"
+    blocks_per_sentence: int = option(
+        1, "blocks scored per sentence and pass (above 1: block_causal only)", 1
     )
-    start_p: float = option_of(0.5, "glancing ratio at update 0")
-    minus_p: float = option_of(0.2, "decrease of the glancing ratio")
-    total_up: int = option_of(300000, "updates over which the glancing ratio falls")
-    autocast: Optional[ChoiceEnum(AUTOCAST)] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "train on the CPU with matrix products in this type; parameters, optimizer "
-            "and validation stay in float32"
-        },
+    start_p: float = option(0.5, "glancing ratio at update 0", 0, 1)
+    minus_p: float = option(0.2, "decrease of the glancing ratio")
+    total_up: int = option(300000, "updates over which the glancing ratio falls", 1)
+    autocast: Optional[str] = option(
+        None,
+        "train on the CPU with matrix products in this type, bfloat16; parameters, optimizer and "
+        "validation stay in float32",
+        choices=("bfloat16",),
     )
-    AR_path: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "verifier checkpoint: its states and labels in training, acceptance length in "
-            "validation, verification in generation",
-            "argparse_alias": "--AR-path",
-        },
+    AR_path: Optional[str] = option(
+        None,
+        "verifier checkpoint: its states and labels in training, acceptance length in validation, "
+        "verification in generation",
     )
-    as_transformer: bool = option_of(False, AS_TRANSFORMER)
-    temperature: float = option_of(1.0, "divide scores by this before they are judged or sampled")
+    as_transformer: bool = option(False, AS_TRANSFORMER)
+    temperature: float = option(1.0, "divide scores by this before they are judged or sampled")
     cpu: bool = II("common.cpu")
-    tpu: bool = II("common.tpu")
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     amp: bool = II("common.amp")

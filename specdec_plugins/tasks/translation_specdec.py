@@ -29,6 +29,7 @@ from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
+from specdec_plugins.decoding.options import check_options
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
@@ -50,13 +51,7 @@ class TranslationSpecdecTask(TranslationTask):
         self, cfg: TranslationSpecdecConfig, src_dict: Dictionary, tgt_dict: Dictionary
     ) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        if cfg.noise != "block_mask":
-            raise ValueError(f"--noise {cfg.noise}: not supported; use --noise block_mask")
-        for name in ("block_size", "blocks_per_sentence", "total_up"):
-            if (value := getattr(cfg, name)) is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least 1")
-        if not 0.0 <= cfg.start_p <= 1.0:
-            raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
+        check_options(cfg, TranslationSpecdecConfig)
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         options = generation_options(None, cfg)

@@ -13,7 +13,7 @@ from drafters import make_causal
 from fairseq.logging import metrics
 
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
-from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss
+from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, AcceptanceLossConfig
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
     RelaxedRule,
@@ -56,7 +56,9 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
 ) -> None:
     model, task = make_model(rule)
     sample = make_sample()
-    loss, size, log = AcceptanceLoss(task, weight)(model, sample)
+    loss, size, log = AcceptanceLoss(task, AcceptanceLossConfig(mismatch_weight=weight))(
+        model, sample
+    )
     labeller = AcceptanceLabeller(model.drafter, task.verifier, Scoring(rule), 4, 1)
     blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
     logits = model.head.logits(blocks.states, blocks.confidences).double()
@@ -84,7 +86,7 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
 def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
     """As fairseq's seed of the update makes them; in validation, on the sentences."""
     model, task = make_model(SamplingRule())
-    criterion, sample = AcceptanceLoss(task, 6.0), make_sample()
+    criterion, sample = AcceptanceLoss(task, AcceptanceLossConfig()), make_sample()
 
     def losses(**changes: Any) -> set[float]:
         found = set()

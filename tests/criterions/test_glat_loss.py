@@ -12,7 +12,7 @@ from drafters import make_block, make_causal, make_targets, slot_logits
 from fairseq.logging import metrics
 from torch import Tensor
 
-from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.models import training_pass
 from specdec_plugins.models.drafter import DrafterOutput
 
@@ -23,10 +23,9 @@ TASK = make_task(AR_path="verifier.pt")
 TASK.verifier = make_verifier().requires_grad_(False)
 
 
-def criterion(
-    label_smoothing: float = 0.0, verifier_labels: bool = False, slot_decay: float = 0.0
-) -> GlatLoss:
-    return GlatLoss(TASK, label_smoothing, verifier_labels, slot_decay)
+def criterion(smoothing: float = 0, labels: bool = False, decay: float = 0) -> GlatLoss:
+    names = "label_smoothing", "verifier_labels", "slot_decay"
+    return GlatLoss(TASK, GlatLossConfig(**dict(zip(names, (smoothing, labels, decay)))))
 
 
 def make_sample(
@@ -91,7 +90,7 @@ def test_loss_is_the_cross_entropy_of_scored_slots(
     output = run_model(model, sample)
     assert bool((output.blocks.scored & ~output.scored).any()) == (ratio > 0)
     torch.manual_seed(5)
-    loss, size, log = criterion(smoothing, slot_decay=decay)(model, sample)
+    loss, size, log = criterion(smoothing, decay=decay)(model, sample)
     expected = naive(output, smoothing, decay)
     assert loss.item() == pytest.approx(expected[0], rel=1e-5)
     assert size.item() == pytest.approx(expected[2], rel=1e-6)
@@ -122,7 +121,7 @@ def test_chunks_of_slots_are_as_all_at_once(name: str, monkeypatch: pytest.Monke
         model = make_causal(TASK, previous_token_head=True)
     cuts = [[4], [0], [5]] if name == "block" else [[4, 1], [0, 0], [5, 3]]
     sample = make_sample([9, 1, 6], cuts, ratio=0.5)
-    loss = criterion(0.1, verifier_labels=name == "labels")
+    loss = criterion(0.1, name == "labels")
     seen: list[int] = []
     made = model.decoder.slot_logits
 

@@ -27,7 +27,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.optim.adam import Adam
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
 from specdec_plugins.models.drafter_decoder import Memory, Slots
@@ -260,7 +260,7 @@ class TestPublishedPair:
 
     @staticmethod
     def loss(model: Any, batch: Any, cuts: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        criterion = GlatLoss(published_task(), 0.1, False, 0.0)
+        criterion = GlatLoss(published_task(), GlatLossConfig(label_smoothing=0.1))
         sample = {
             "net_input": {"src_tokens": batch["src_tokens"], "src_lengths": batch["src_lengths"]},
             "target": batch["target"],

@@ -14,7 +14,7 @@ from stand_ins import STAND_INS
 from trained import DRAFTER
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -93,7 +93,7 @@ def test_training_begins_where_decoding_does(world: World) -> None:
     (sample,) = batches
     forced = len(tokens.forced)
     assert sample["target"][:, :forced].eq(tokens.target or 0).all()
-    task.valid_step(sample, drafter.eval(), GlatLoss(task, 0.1, True, 0.0))
+    task.valid_step(sample, drafter.eval(), GlatLoss(task, GlatLossConfig(verifier_labels=True)))
     assert int(sample["cuts"].min()) == forced
 
 

@@ -17,7 +17,7 @@ from trained import DRAFTER, Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter
-from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.host.checkpoints import without_copies
@@ -175,7 +175,7 @@ def batches(task: Any, max_tokens: int) -> list[Any]:
 def validate(task: Any, model: Any, data: Path, max_tokens: int) -> dict[str, float]:
     """The whole validation set, with every digit."""
     task.load_dataset("valid")
-    criterion = GlatLoss(task, 0.1, task.cfg.AR_path is not None, 0.0)
+    criterion = GlatLoss(task, GlatLossConfig(verifier_labels=task.cfg.AR_path is not None))
     totals: dict[str, float] = {}
     for sample in batches(task, max_tokens):
         _, _, log = task.valid_step(sample, model.eval(), criterion)
@@ -237,7 +237,7 @@ class TestValidation:
             return seen[-1]
 
         task.inference_step = note  # type: ignore[method-assign]
-        criterion = GlatLoss(task, 0.0, False, 0.0)
+        criterion = GlatLoss(task, GlatLossConfig())
         for _ in range(2):
             task.valid_step(sample, model.eval(), criterion)
             expected = task.build_generator([model], Namespace()).generate([], sample)

@@ -85,7 +85,7 @@ class Drafter(BaseFairseqModel):
     @staticmethod
     def check_task(task: FairseqTask) -> None:
         """Refuse a task that cannot generate with a drafter."""
-        if not hasattr(task, "verifier"):
+        if "verifier" not in dir(task):  # hasattr would load it
             name = "from_pretrained: name the drafter's checkpoint before the verifier's"
             raise ValueError(f"a drafter needs --task translation_specdec ({name})")
 

@@ -46,8 +46,7 @@ def pair_of(
     """Return verifier and drafter among models; ``verifier`` stands in for a missing one."""
     drafters = [model for model in models if isinstance(model, Drafter)]
     verifiers = [model for model in models if not isinstance(model, Drafter)]
-    if not verifiers and verifier is not None:
-        verifiers = [verifier]
+    verifiers = verifiers or [verifier] * (verifier is not None)
     if len(drafters) != 1 or len(verifiers) != 1:
         raise ConfigError(
             f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "

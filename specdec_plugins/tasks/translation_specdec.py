@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import torch
 from fairseq.criterions import FairseqCriterion
@@ -61,19 +62,16 @@ class TranslationSpecdecTask(TranslationTask):
         """The languages of the models, known when they are loaded."""
         self.language_tokens = LanguageTokens()
         self._verifier: TransformerModelBase | None = None
-        self._hidden = self._trains = False
+        self._trains = False
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
 
     @property
     def verifier(self) -> TransformerModelBase | None:
         """The frozen verifier of ``--AR-path``, if there is one."""
-        path = self.cfg.AR_path
-        if self._verifier is None and path and not self._hidden:
-            # A drafter by mistake would ask for its verifier.
-            with self._verifier_hidden():
-                self._verifier = pair.load_verifier(path, self)
-        return None if self._hidden else self._verifier
+        if self._verifier is None and self.cfg.AR_path:
+            self._verifier = pair.load_verifier(self.cfg.AR_path, self)
+        return self._verifier
 
     def load_drafter(self, path: str) -> Drafter:
         """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``."""
@@ -88,14 +86,6 @@ class TranslationSpecdecTask(TranslationTask):
             pair.check_pair(drafter, verifier)
         return drafter
 
-    @contextmanager
-    def _verifier_hidden(self) -> Iterator[None]:
-        self._hidden = True
-        try:
-            yield
-        finally:
-            self._hidden = False
-
     @classmethod
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: object) -> TranslationSpecdecTask:
         """Set up the task as fairseq does, with a warning where it will not read UTF-8."""
@@ -107,8 +97,9 @@ class TranslationSpecdecTask(TranslationTask):
     ) -> BaseFairseqModel:
         if from_checkpoint:
             # Where fairseq loads the weights, nobody checked cfg.
-            with self._verifier_hidden():
-                cfg = saved_model(cfg, self.cfg.as_transformer)
+            cfg = saved_model(cfg, self.cfg.as_transformer)
+            # For --eval-bleu fairseq would build a generator of weights that are not loaded yet.
+            with patch.object(self, "build_generator", lambda *_: None):
                 model = super().build_model(cfg, from_checkpoint)
             use_plain_encoder(model)
             return model
@@ -271,8 +262,6 @@ class TranslationSpecdecTask(TranslationTask):
             more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
             rest = seq_gen_cls, more, prefix_allowed_tokens_fn
             return super().build_generator(models, args, *rest)
-        if self._hidden:
-            return None  # for --eval-bleu, of a model that is just being loaded
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
         both, trains = pair_of(models, self.verifier), args is None or self._trains

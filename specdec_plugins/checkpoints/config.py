@@ -132,11 +132,6 @@ def stored_languages(task_state: object) -> Multilingual | None:
     return None if saved is None else Multilingual.of(_values("task", saved), "")
 
 
-def saved_fields(values: Mapping[str, object], config: type) -> dict[str, object]:
-    """Return the saved fields of a dataclass."""
-    return _converted(values, hints_of(config), "file", LIMITS)
-
-
 def _task_name(config: object, values: Mapping[str, object]) -> object:
     """Return a task's name, which old namespaces of all options have as ``task``."""
     return values.get("task" if isinstance(config, Namespace) else "_name") or "translation"

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive
-from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import Location
@@ -93,21 +92,10 @@ def _settings(path: Location, saved: object) -> HeadSettings:
     try:
         if not isinstance(saved, dict):
             raise ConfigError("it has no settings")
-        fields = {
-            n: saved[n] for n in HeadSettings.__dataclass_fields__ if n in saved and n != "rule"
-        }
-        rule = {name: value for name, value in saved.items() if name not in fields}
-        plain = all(isinstance(value, (bool, int, float)) for value in rule.values())
-        if not plain or not all(str(name).isidentifier() for name in rule):
-            raise ConfigError("its acceptance rule is impossible")
-        settings = HeadSettings.from_file({**saved_fields(fields, HeadSettings), **rule})
-        scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
-        sizes = settings.channels, settings.block_size, settings.layers + 1
-        if min(sizes) < 1 or not all(0 < scale < float("inf") for scale in scales):
-            raise ConfigError("a size, temperature or penalty is impossible")
-    except (ValueError, TypeError) as error:  # for a wrong value, for a missing one
-        raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
-    return settings
+        return HeadSettings.from_file(saved)
+    except ValueError as error:
+        fault = ascii(str(error))[1:-1][:200]
+        raise CheckpointError(f"{path}: not an acceptance head ({fault}); {REMEDY}") from error
 
 
 def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:

@@ -11,7 +11,9 @@ none, since a weighted sum of the states predicts as well.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
@@ -26,6 +28,8 @@ from specdec_plugins.models.drafter import Drafter
 
 FORMER = {"slot_feature", "confidence_feature"}
 """Settings in older files; heads have both features."""
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z_]{1,40}\Z")]
+Scale = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 DOUBT = 1e-6
 """Probabilities of drafted tokens are kept this far from 0 and 1."""
 
@@ -34,19 +38,19 @@ DOUBT = 1e-6
 class HeadSettings:
     """The form of a head and the models and rule that it was trained for; saved with it."""
 
-    channels: int
+    channels: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
     """Width of the drafter's states."""
-    layers: int
+    layers: Annotated[int, msgspec.Meta(ge=0, le=1024)]
     """Residual blocks."""
-    block_size: int
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     drafter: str
     """:func:`fingerprint` of the drafter."""
-    rule: JsonObject = field(default_factory=dict)
+    rule: dict[Name, bool | int | float] = field(default_factory=dict)
     """Options that ask for the acceptance rule."""
-    rule_temperature: float = 1.0
+    rule_temperature: Scale = 1.0
     """The temperature of the scores that the rule judges; 1 for the strict rule."""
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
+    repetition_penalty: Scale = 1.0
+    temperature: Scale = 1.0
     """Calibration: logits are divided by this, then ``bias`` is added."""
     bias: float = 0.0
 
@@ -56,10 +60,10 @@ class HeadSettings:
 
     @classmethod
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
-        """Return the settings of such a mapping."""
+        """Return the settings of such a mapping, which may come from a stranger."""
         fields = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
         rule = {name: saved[name] for name in saved if name not in {*fields, *FORMER}}
-        return cls(**fields, rule=rule)
+        return msgspec.convert({**fields, "rule": rule}, cls)
 
 
 def fingerprint(drafter: Drafter) -> str:

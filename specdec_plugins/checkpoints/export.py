@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from fairseq.data import Dictionary
@@ -34,9 +33,6 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
-DraftFrom = tuple[int, str] | Literal["all"]
-"""A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
-
 PATHS = ("data", "AR_path", "acceptance_head", "drafter")
 """Settings that are paths of the machine that trained; no model needs them."""
 MAX_UNKNOWN = 0.02
@@ -56,14 +52,15 @@ def export_checkpoint(
     source: str,
     target: str,
     training: Training = Training(),
-    draft_from: DraftFrom | None = None,
+    draft_from: tuple[int, str] | None = None,
     as_transformer: bool = False,
     half: bool = False,
 ) -> int:
     """Write ``source`` to ``target`` without optimizer state or paths; return its size in bytes.
 
     Args:
-        draft_from: a drafter's new vocabulary; None leaves it as it is.
+        draft_from: a drafter's new vocabulary, a number of the most frequent tokens of a text file;
+            None leaves it as it is.
         as_transformer: ignore fields that fairseq does not know.
         half: write weights in float16.
     """
@@ -89,8 +86,6 @@ def export_checkpoint(
     if draft_from is not None:
         if not is_drafter(state):
             raise CheckpointError(f"--draft-vocabulary: {source} is not a drafter")
-        state["model"].pop(VOCABULARY, None)
-    if isinstance(draft_from, tuple):
         if not dictionaries:
             raise CheckpointError("--draft-vocabulary: needs the drafter's --dictionaries")
         dictionary = load_dictionary(dictionaries, task.target_lang)

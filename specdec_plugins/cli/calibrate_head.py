@@ -28,13 +28,12 @@ def main(argv: Sequence[str]) -> None:
     add("--subset", default="valid", help="subset of it (valid)")
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     args = parser.parse_args(argv)
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved([("OUTPUT", args.output)], inputs.items()):
         moved = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
         trained = calibration.TrainedHead(args.checkpoint, **moved)
-        predictions = trained.predict(args.subset, bar=not args.no_progress_bar)
+        predictions = trained.predict(args.subset)
         temperature, bias = calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
     rows: dict[str, dict[str, float]] = {}

@@ -29,23 +29,20 @@ def main(argv: Sequence[str]) -> None:
     add("--dictionaries", metavar="DIR", help="dictionaries of its training")
     count = (
         "draft only the N most frequent tokens of --draft-text, which is faster, and leave rare "
-        "tokens to the verifier (needs --dictionaries; train heads for the new file); all: draft "
-        "all tokens again"
+        "tokens to the verifier (needs --dictionaries; train heads for the new file)"
     )
-    add("--draft-vocabulary", metavar="N", help=count)
+    add("--draft-vocabulary", metavar="N", type=int, help=count)
     add("--draft-text", metavar="FILE", help="segmented target text, ideally the verifier's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="write float16 weights, which may change some outputs")
     args = parser.parse_args(argv)
-    draft_from = args.draft_vocabulary
-    if (draft_from not in (None, "all")) != (args.draft_text is not None):
+    if (args.draft_vocabulary is None) != (args.draft_text is None):
         raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
-    if args.draft_text is not None:
-        draft_from = int(draft_from), args.draft_text
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
     training = Training((args.source_lang, args.target_lang), args.dictionaries)
+    draft_from = (args.draft_vocabulary, args.draft_text) if args.draft_text else None
     options = training, draft_from, args.as_transformer, args.half
     with reserved([("TARGET", args.target)], inputs):
         size = export_checkpoint(args.source, args.target, *options)

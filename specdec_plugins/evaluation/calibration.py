@@ -144,11 +144,11 @@ class TrainedHead:
         return head
 
     @torch.no_grad()
-    def predict(self, subset: str, max_tokens: int = 2000, bar: bool = False) -> Predictions:
+    def predict(self, subset: str, max_tokens: int = 2000) -> Predictions:
         """Return predictions for the blocks that decoding ``subset``'s targets would draft.
 
         Those are the first block of each sentence and then always the block after the tokens that
-        the last block committed. With ``bar`` a terminal shows progress.
+        the last block committed.
         """
         self.task.load_dataset(subset)
         batches = self.task.get_batch_iterator(
@@ -157,7 +157,7 @@ class TrainedHead:
             max_positions=self.task.max_positions(),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
-        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=not bar or None)
+        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=None)
         parts = [self._predict(sample) for sample in shown]
         return Predictions(*(torch.cat(column) for column in zip(*parts)))
 

@@ -13,7 +13,6 @@ from drafters import flatten, make_causal, save_checkpoint, trainer_state
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.loading import KEY, dictionary_fingerprint, load_state
-from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
@@ -171,9 +170,6 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     assert torch.equal(load_state(again)["model"][VOCABULARY], chosen)
     export_checkpoint(target, again, folder, (2, text))
     assert len(load_state(again)["model"][VOCABULARY]) == 2
-    # Or all tokens are drafted again.
-    assert export_script.main([target, again, "--draft-vocabulary", "all"]) == 0
-    assert VOCABULARY not in load_state(again)["model"]
 
 
 def test_text_that_is_segmented_otherwise_is_refused(drafter: Path, tmp_path: Path) -> None:

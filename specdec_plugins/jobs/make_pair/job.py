@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER
@@ -61,8 +60,6 @@ class PairJob:
     """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this process distils."""
-    quiet: bool = False
-    bars: bool = True
 
     @cached_property
     def layout(self) -> Layout:
@@ -77,10 +74,6 @@ class PairJob:
     def on_cpu(self) -> bool:
         return self.verifier.device == "cpu"
 
-    @property
-    def bar_flags(self) -> tuple[str, ...]:
-        return () if self.bars else ("--no-progress-bar",)
-
     def settings(self, **changes: object) -> Settings:
         """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
         alone = {"path": None, "strategy": "AR", **PLAIN}
@@ -91,7 +84,3 @@ class PairJob:
         about = describe_settings(self.verifier)
         del about["settings"]["device"]
         return {**about, "half": self.half, "SOURCES": file_digest(self.sources)}
-
-    def say(self, line: str) -> None:
-        if not self.quiet:
-            tell(line)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from specdec_plugins.files.command import tell
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import (
     JsonObject,
@@ -53,7 +54,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
                 made_of |= {"hours": job.hours, "updates": job.updates}
             record = done.get(name, {"files": {}})
             if record.get("made_of") != made_of or record["files"] != digests(job, record["files"]):
-                job.say(f"{name} …")
+                tell(f"{name} …")
                 begin = time.monotonic()
                 facts = stage(job, done)
                 done[name] = {

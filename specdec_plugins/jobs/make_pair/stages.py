@@ -19,6 +19,7 @@ from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
+from specdec_plugins.files.command import tell
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
@@ -121,7 +122,7 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
     flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
     command = ["fairseq-preprocess", *flags, "--workers", cores()]
-    watch(job, command, layout.work / "preprocess.log")
+    watch(command, layout.work / "preprocess.log")
     partial.rename(layout.bin)
     binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
@@ -135,7 +136,7 @@ def distil_flags(job: PairJob) -> list[object]:
     without = obstacle(job.settings(precision=precision, **about))
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", CTRANSLATE2 if without is None else "ours", "--batch", BATCH]
-    flags += ["--segmented", "--keep-bpe", "--quiet", *job.bar_flags, "--precision", precision]
+    flags += ["--segmented", "--keep-bpe", "--quiet", "--precision", precision]
     flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b]
     return [*flags, *["--cpu"] * job.on_cpu, "--input-path", layout.sources]
 
@@ -156,7 +157,7 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
     if job.on_cpu:
-        speed = job.run("tune", [layout.pair, "--cpu", *job.bar_flags])
+        speed = job.run("tune", [layout.pair, "--cpu"])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
@@ -174,5 +175,5 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     if differ and not job.half:
         logger.warning(exact)
     else:
-        job.say(exact)
+        tell(exact)
     return {"speed": speed, "acceptance_length": lengths, "exact": exact, "files": []}

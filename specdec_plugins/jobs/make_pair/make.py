@@ -78,7 +78,7 @@ def digests(job: PairJob, names: Iterable[str | Path]) -> dict[str, str]:
 
 
 def rehearse(job: PairJob) -> Iterator[str]:
-    """Try a job on its first lines; yield each stage's expected hours, and the recipe."""
+    """Try a job on its first lines; yield the expected hours of the long stages, and the recipe."""
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"
         read = islice(worded_lines(job.sources), TRIED_LINES)
@@ -88,23 +88,18 @@ def rehearse(job: PairJob) -> Iterator[str]:
         done = make(small, "train")
         recipe = small.layout.recipe.read_text("utf-8")
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    pace, segmented = done["train"]["pace"], done["segment"]
-    lines = sum(1 for _ in worded_lines(job.sources))
-    share = lines / sum(segmented["lines"].values())
-    seconds = {
-        "check": done["check"]["seconds"],
-        "segment": share * (segmented["seconds"] - segmented["loading"]),
-        "distil": share * decoding,
-    }
+    lines, pace = sum(1 for _ in worded_lines(job.sources)), done["train"]["pace"]
+    distilling = decoding * lines / sum(done["segment"]["lines"].values())
     updates = job.updates
     if updates is None:
-        left = training.time_to_train(job, sum(seconds.values()))
+        left = training.time_to_train(job, distilling)
         updates = int(left * (1 - training.SHARE) / pace)
-    seconds["train"] = updates * pace / (1 - training.SHARE)
-    seconds["export, measure"] = training.FINISH
-    seconds["all"] = sum(seconds.values())
-    yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training, here:"
-    yield from (f"{name}: about {value / 3600:.2f} hours" for name, value in seconds.items())
+    seconds = {
+        f"distil {counted(lines, 'line')}": distilling,
+        f"train by {counted(updates, 'update')}": updates * pace / (1 - training.SHARE),
+        "export, measure": training.FINISH,
+    }
+    yield from (f"{name}: about {value / 3600:.2f} hours here" for name, value in seconds.items())
     yield f"\nThe drafter's recipe, here for {TRIED_UPDATES} updates:\n\n{recipe}"
 
 

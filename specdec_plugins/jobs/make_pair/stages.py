@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,13 +92,12 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
 
 def segment(job: PairJob, done: Done) -> JsonObject:
     """Segment the text, and hold out lines to measure on."""
-    layout, begin = job.layout, time.monotonic()
-    verifier, loaded = load_translator(job.settings()), time.monotonic()
-    facts = text.segment(job, verifier.codec)
+    layout = job.layout
+    facts = text.segment(job, load_translator(job.settings()).codec)
     lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
     write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
     files = [layout.sources, layout.valid_text, layout.example]
-    return {**facts, "files": files, "loading": loaded - begin}
+    return {**facts, "files": files}
 
 
 def distil(job: PairJob, done: Done) -> JsonObject:

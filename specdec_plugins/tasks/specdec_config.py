@@ -22,26 +22,19 @@ OWNERS = (*CONTROLLERS.values(), *RULES, GenerationLimits, LoadedModels)
 
 def _decoding_config() -> type:
     """Return a fairseq dataclass of the options of decoding that have a help."""
-    options: dict[str, tuple[Any, Any, str]] = {
-        "controller": (str, "auto", f"decides how much to draft and verify: {NAMES}")
-    }
-    for owner in OWNERS:
-        kinds = option_types(owner)
-        for name, declared in option_fields(owner).items():
-            kind, help = kinds[name], declared.metadata["help"]
-            optional = NoneType in get_args(kind)
+    about = {"help": f"decides how much to draft and verify: {NAMES}"}
+    made: list[tuple[str, Any, Any]] = [("controller", str, field(default="auto", metadata=about))]
+    kinds = option_types(*OWNERS)
+    for name, declared in option_fields(*OWNERS).items():
+        if help := declared.metadata["help"]:
+            optional, kind = NoneType in get_args(kinds[name]), kinds[name]
             kind = get_args(kind)[0] if optional else kind
             if choices := declared.metadata["choices"]:
                 kind = ChoiceEnum(choices)
-            new = Optional[kind] if optional else kind, declared.default, help
-            if help and str(options.setdefault(name, new)) != str(new):
-                raise ValueError(f"--{name.replace('_', '-')}: is declared twice")
-    fields = [
-        (name, kind, field(default=default, metadata={"help": help}))
-        for name, (kind, default, help) in options.items()
-    ]
+            stated = field(default=declared.default, metadata={"help": help})
+            made.append((name, Optional[kind] if optional else kind, stated))
     return make_dataclass(
-        "DecodingConfig", fields, bases=(FairseqDataclass,), namespace={"__module__": __name__}
+        "DecodingConfig", made, bases=(FairseqDataclass,), namespace={"__module__": __name__}
     )
 
 

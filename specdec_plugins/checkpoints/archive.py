@@ -15,7 +15,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -178,22 +178,14 @@ class _Array(np.ndarray):
         return np.asarray(self).__reduce__()
 
 
-def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
-    """Yield stand-ins for numpy's classes and functions, under their names."""
-    stand_ins: dict[str, Any] = {"numpy.dtype": _Dtype, "numpy.ndarray": _Array}
-    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
-        stand_ins[f"{module}._reconstruct"] = lambda *_: _Array()
-        stand_ins[f"{module}.scalar"] = lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0]
-    for name, stand_in in stand_ins.items():
-        stand_in.__module__, _, stand_in.__qualname__ = name.rpartition(".")
-        stand_in.__name__ = stand_in.__qualname__
-        yield stand_in
-
-
 @cache
 def safe_globals() -> tuple[Any, ...]:
     """Return the allow-list: containers, nodes of configurations and numbers."""
     nodes = omegaconf.nodes
+    stand_ins: dict[str, Any] = {"numpy.dtype": _Dtype, "numpy.ndarray": _Array}
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
+        stand_ins[f"{module}._reconstruct"] = lambda *_: _Array()
+        stand_ins[f"{module}.scalar"] = lambda kind, data: np.frombuffer(data, kind.dtype, 1)[0]
     return (
         argparse.Namespace,
         collections.OrderedDict,
@@ -203,5 +195,6 @@ def safe_globals() -> tuple[Any, ...]:
         *(omegaconf.DictConfig, omegaconf.ListConfig, ContainerMetadata, Metadata),
         *(nodes.AnyNode, nodes.BooleanNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode),
         codecs.encode,  # bytes are pickled as text and the name of its encoding
-        *_numpy_stand_ins(),  # meters keep numpy values: BLEU's counts, for one
+        # Meters keep numpy values: BLEU's counts, for one.
+        *((stand_in, name) for name, stand_in in stand_ins.items()),
     )

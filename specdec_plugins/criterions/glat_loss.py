@@ -92,19 +92,15 @@ class GlatLoss(FairseqCriterion):
         lprobs = logits.log_softmax(-1, dtype=torch.float32)
         main = nll = -lprobs.gather(-1, targets.gold[:, None])[:, 0]
         if self.cfg.verifier_labels:
-            main = -(self._labels(model, targets) * lprobs).sum(-1)
+            assert targets.verifier_states is not None
+            assert targets.state is not None
+            with torch.no_grad():
+                scores = model.verifier.decoder.output_layer(targets.verifier_states)
+                labels = scores.softmax(-1, dtype=torch.float32)[targets.state]
+            main = -(labels * lprobs).sum(-1)
         if smoothing := self.cfg.label_smoothing:
             main = (1 - smoothing) * main - smoothing * lprobs.mean(-1)
         return main, nll.detach()
-
-    @staticmethod
-    @torch.no_grad()
-    def _labels(model: Drafter, targets: SlotTargets) -> Tensor:
-        """Return ``(n, vocab)`` the verifier's distributions of the slots' tokens, in float32."""
-        assert targets.verifier_states is not None
-        assert targets.state is not None
-        scores = model.verifier.decoder.output_layer(targets.verifier_states)
-        return scores.softmax(-1, dtype=torch.float32)[targets.state]
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[LogOutput]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
+
+import numpy as np
 
 from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
@@ -89,25 +90,21 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     ``lines`` are those of each kind, in the order of the text.
     """
-    learned, run_on = Counter[str](), 0
-    kinds = chain.from_iterable([name] * count for name, count in lines.items())
-    layout = job.layout
+    learned, run_on, layout = Counter[str](), 0, job.layout
     layout.text.mkdir(exist_ok=True)
-    with ExitStack() as files:
-        read = [files.enter_context(open(path, "rb")) for path in (layout.sources, layout.outputs)]
-        written = {
-            (kind, language): files.enter_context(whole_file(layout.text / f"{kind}.{language}"))
-            for kind in lines
-            for language in job.languages
-        }
-        for kind, *pair in zip(kinds, *read, strict=True):
-            size, length = (len(text.split()) for text in pair)
-            if length >= LIMITS.max_length(size + 1, LARGEST):
-                run_on += 1
-            elif length:
-                learned[kind] += 1
-                for language, text in zip(job.languages, pair, strict=True):
-                    written[kind, language].write(text)
+    with open(layout.sources, "rb") as sources, open(layout.outputs, "rb") as outputs:
+        pairs = zip(sources, outputs, strict=True)
+        for kind, count in lines.items():
+            first, second = (layout.text / f"{kind}.{language}" for language in job.languages)
+            with whole_file(first) as source, whole_file(second) as target:
+                for text, output in islice(pairs, count):
+                    length = len(output.split())
+                    if length >= LIMITS.max_length(len(text.split()) + 1, LARGEST):
+                        run_on += 1
+                    elif length:
+                        learned[kind] += 1
+                        source.write(text)
+                        target.write(output)
     if run_on > sum(lines.values()) / 2:
         raise InferenceError(
             f"VERIFIER: {run_on} of its outputs run to the length limit; it does not translate "
@@ -121,8 +118,7 @@ def frequent_tokens(path: Path, entries: int) -> int | None:
     from; None if that saves less than a quarter of a dictionary of so many ``entries``."""
     with open(path, encoding="utf-8") as lines:
         seen = Counter(chain.from_iterable(line.split() for line in lines))
-    counts = sorted(seen.values(), reverse=True)
-    enough = 0.999 * sum(counts)
-    number = sum(covered < enough for covered in accumulate(counts)) + 1
+    covered = np.cumsum(sorted(seen.values(), reverse=True))
+    number = int(np.searchsorted(covered, 0.999 * covered[-1])) + 1
     rounded = -(-number // 100) * 100
     return rounded if rounded < min(0.75 * entries, len(seen)) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from importlib.metadata import distributions
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -63,6 +64,11 @@ class EditableWheel(editable_wheel):
                     wheel.write_files(folder)
 
 
+# Stock fairseq stops at Python 3.10; ve-fairseq has wheels of it for 3.11 and 3.12. fairseq-fixed,
+# if this environment has it, stays: ve-fairseq would be installed into its folder.
+FAIRSEQ = ['fairseq==0.12.2; python_version<"3.11"']
+if not any(distributions(name="fairseq-fixed")):
+    FAIRSEQ += ['ve-fairseq>=0.12.3,<0.13; python_version>="3.11"']
 PLOT = ["matplotlib>=3.8"]
 INT8 = ["onnx>=1.17", "onnxruntime>=1.20"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
@@ -98,9 +104,7 @@ setup(
     cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
         "torch>=2.6",
-        # Stock fairseq stops at Python 3.10; ve-fairseq has wheels of it for 3.11 and 3.12.
-        'fairseq==0.12.2; python_version<"3.11"',
-        've-fairseq>=0.12.3,<0.13; python_version>="3.11"',
+        *FAIRSEQ,
         "filelock>=4",
         "jinja2>=3",
         "msgspec>=0.19",

@@ -84,15 +84,17 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
     name = architecture(values)
     known = known_fields(name)
     saved = _converted(values, known, "model", LIMITS, min_=0)
+    options = {*known, *LEFT_OUT, *options_of_fairseq()}
     # A value of an unknown type may have no truth.
-    used = {name for name, value in values.items() if not isinstance(value, PLAIN) or value}
-    others = sorted(used - known.keys() - {*LEFT_OUT} - options_of_fairseq())
-    network = [name for name in others if NETWORK.search(name)]
+    unset = {name for name, value in values.items() if isinstance(value, PLAIN) and not value}
+    others = sorted(values.keys() - options - unset)
+    network = [key for key in others if NETWORK.search(key)]
     if network and not as_transformer and not _is_ours(models.ARCH_MODEL_REGISTRY.get(name)):
         raise ConfigError(
             f"its model has {shown(network[0])}, which fairseq's Transformer lacks; {SUPPORTED}; "
             "if that does not change the network, give --as-transformer"
         )
+    _warn_of_dropped(f"model {name}", others)
     return Namespace(**saved, arch=name, _name=name)
 
 
@@ -116,6 +118,8 @@ def saved_task(config: object) -> Namespace:
     known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
     if isinstance(config, Namespace) or name == multilingual.TASK:
         known = {side: known[side] for side in ("source_lang", "target_lang")}
+    elif not registered.__module__.startswith("specdec_plugins."):  # ours: decoding options of 0.2
+        _warn_of_dropped(f"task {name}", sorted(values.keys() - known.keys() - {"_name"}))
     return Namespace(**_converted(values, known, "task", {"": 1 << 62}), _name=name)
 
 
@@ -202,6 +206,12 @@ def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
         max_ = next(limit for end, limit in limits.items() if name.endswith(end))
         return Annotated[int, msgspec.Meta(ge=min_, le=max_)]
     return {bool: bool, float: float}.get(hint, TEXT)  # type: ignore[call-overload]
+
+
+def _warn_of_dropped(part: str, names: list[str]) -> None:
+    if names:
+        listed = ", ".join(map(shown, names))
+        warn_once(f"a checkpoint's {part} has unknown fields, which are left out: {listed}")
 
 
 def architecture(values: Mapping[str, object]) -> str:

@@ -47,6 +47,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     budget.add_argument("--hours", metavar="H", type=float, default=4.0, help=hours)
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
+    add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
     add("--dry-run", action="store_true", help="print the recipe and the hours to expect")
     add("--cpu", action="store_true", help="use no GPU")
@@ -80,6 +81,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         run,
         hours=None if args.updates else args.hours,
         updates=args.updates,
+        half=args.half,
         workers=args.workers,
     )
 

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.command import command, put
 from specdec_plugins.files.errors import ConfigError, InferenceError
 from specdec_plugins.files.output import LOCK, locked
-from specdec_plugins.tasks.recipes import known, with_recipe
+from specdec_plugins.tasks.recipes import flag, known, with_recipe
 
 TASK = "translation_specdec"
+UNFIT = "Cannot load model parameters from checkpoint "
 PACKAGE = Path(specdec_plugins.__path__[0])
 """The folder as it was imported: by another of its names fairseq would import it once more."""
 
@@ -50,8 +52,8 @@ def main(argv: Sequence[str]) -> None:
         except Exception as error:
             if str(error).startswith("--"):
                 raise ConfigError(str(error)) from error
-            if str(error).startswith("Cannot load model parameters from checkpoint "):
-                raise InferenceError(one_line(error)) from error
+            if str(error).startswith(UNFIT):
+                raise InferenceError(f"{one_line(error)} ({unfit(whole, error)})") from error
             raise  # where it came from is of use
 
 
@@ -76,3 +78,13 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(f"--save-dir {folder}", folder / LOCK):
         yield
+
+
+def unfit(argv: Sequence[str], error: Exception) -> str:
+    """Return the options of a model that differ from those of its checkpoint."""
+    from fairseq import options
+
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
+    saved = vars(load_state(str(error).removeprefix(UNFIT).partition(";")[0])["cfg"]["model"])
+    differ = [name for name in saved if name in args and args[name] != saved[name]]
+    return ", ".join(f"{flag(name)} {args[name]}: it has {saved[name]}" for name in differ)

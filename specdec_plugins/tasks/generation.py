@@ -46,7 +46,8 @@ def pair_of(
     """Return verifier and drafter among models; ``verifier`` stands in for a missing one."""
     drafters = [model for model in models if isinstance(model, Drafter)]
     verifiers = [model for model in models if not isinstance(model, Drafter)]
-    verifiers = verifiers or [verifier] * (verifier is not None)
+    if not verifiers and verifier is not None:
+        verifiers = [verifier]
     if len(drafters) != 1 or len(verifiers) != 1:
         raise ConfigError(
             f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "

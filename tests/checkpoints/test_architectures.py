@@ -100,3 +100,13 @@ def test_doors_are_told_that_a_field_is_harmless(tmp_path: Path) -> None:
     for door, arguments in doors:
         assert door.main(arguments) in (1, 2)
         assert door.main([*arguments, "--as-transformer"]) == 0
+
+
+def test_other_unknown_fields_are_named_in_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = StandIn(options={"lucky_number": 7, "nickname": "x"}).save(tmp_path / "verifier.pt")
+    for _ in range(2):
+        load_state(path)
+    (message,) = [line for line in caplog.messages if "lucky_number" in line]
+    assert "nickname" in message

@@ -117,7 +117,7 @@ def test_only_removed_or_changed_files_are_made_again(
 ) -> None:
     monkeypatch.setattr("specdec_plugins.jobs.make_pair.training.subprocess.Popen", None)
     assert make(verifier, out) == 0
-    assert make(verifier, out, "--tokenizer space") == 1
+    assert make(verifier, out, "--half") == 1
     assert products(out) == products(made)
     assert done(out) == done(made)
     for name in ("verifier.pt", "dict.de.txt", "example.en"):

@@ -56,6 +56,8 @@ class PairJob:
     """Hours of all stages together; None: as many as ``updates`` take."""
     updates: int | None = None
     """Updates of the drafter's training."""
+    half: bool = False
+    """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this process distils."""
 
@@ -81,4 +83,4 @@ class PairJob:
         """Return all that the pair depends on but the machine and the length of its training."""
         about = describe_settings(self.verifier)
         del about["settings"]["device"]
-        return {**about, "SOURCES": file_digest(self.sources)}
+        return {**about, "half": self.half, "SOURCES": file_digest(self.sources)}

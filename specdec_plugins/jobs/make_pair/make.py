@@ -125,7 +125,7 @@ def card(job: PairJob, done: Done) -> str:
   {learned["valid"]} to measure on; left out: {segmented["too_long"]} too long for the encoder,
   {distilled["run_on"]} with outputs without end
 - The drafter drafts from {done["export"]["draft_vocabulary"] or "all"} tokens.
-- Precision of the verifier: its own; of the drafter: float16.
+- Precision of the verifier: {"float16" if job.half else "its own"}; of the drafter: float16.
 
 ## How well it drafts
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +14,9 @@ from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.batch import Batch, prefixes_of
 from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft, LatticeTrees
+from specdec_plugins.decoding.drafts import ChainDraft, Draft, TreeDraft
+from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all
+from specdec_plugins.decoding.kernels import Bools, on_host
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.engine import Engine
@@ -93,7 +97,7 @@ def chosen_draft(
         tokens, confidences = scores.choose_with_confidence()
         return ChainDraft(tokens, *lengths, states, confidences)
     tokens, proposal = draw_chain(scores, scoring)
-    return DrawnDraft(tokens, *lengths, states, proposal.drawn, proposal=proposal)
+    return ChainDraft(tokens, *lengths, states, proposal.drawn, proposal)
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
@@ -109,44 +113,68 @@ def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
 
 
 class TreeDrafting(ChainDrafting):
-    """Grows trees of probable continuations, from the last draft's rest where it will do."""
+    """Grows trees of the most probable continuations, from the last draft's rest where it will do.
+
+    The slots after a rejected one were drafted without knowing the tokens before them, and a
+    lattice scores how well they follow the verifier's token. If that is among its slot's
+    candidates, a tree can be grown from the rest without a pass of the drafter.
+
+    A token's probability is that of the path to it, so the most probable tokens form a tree: broad
+    where the drafter is unsure, deep where it is sure. This is best-first search as in OPT-Tree
+    (Wang et al., TACL 2025) and EAGLE-2 (Li et al., EMNLP 2024), but a lattice needs no pass of the
+    drafter for each level. Nothing continues an EOS.
+    """
 
     def __init__(self, drafter: CachedDrafter, batch: Batch, controller: Controller) -> None:
         super().__init__(drafter, batch)
-        self._controller = controller
-        self._trees: LatticeTrees | None = None
+        self._enough = controller.reuse_above
+        self._slots = min(controller.depth, controller.max_length)
+        self._lattice: HostLattice | None = None
+        """None where nothing is left of any row's."""
+        self._positions = np.empty((3, 0), np.int64)
+        """Each row's first slot to fill, the candidate chosen in the slot before it, and the number
+        of slots."""
 
     def draft(self, batch: Batch) -> Draft:
-        nodes, rows = max(batch.draft_lengths), list(range(len(batch.rows)))
+        nodes = max(batch.draft_lengths)
         if not nodes:
-            self._trees = None
+            self._lattice = None
             return Drafting.draft(self, batch)
-        if self._trees is not None:
-            expected, enough = self._trees.expected_accepted(nodes), self._controller.reuse_above
-            rows = [row for row in rows if expected[row] <= 0 or expected[row] < enough]
-        if rows:
-            self._renew(batch, rows, min(nodes, self._controller.depth))
-        assert self._trees is not None
-        renewed = set(rows)
-        called = [row in renewed for row in range(len(batch.rows))]
-        return self._trees.grow(nodes, batch.draft_lengths, called)
+        anew = np.ones(len(batch.rows), np.bool_)
+        if self._lattice is not None:
+            trees = self._grow(self._lattice, nodes)
+            anew = (trees[-1] <= 0) | (trees[-1] < self._enough)
+        if anew.any():
+            trees = self._grow(self._renewed(batch, anew), nodes)
+        return TreeDraft.of(trees, batch.draft_lengths, anew.tolist(), batch.device)
 
-    def _renew(self, batch: Batch, rows: list[int], slots: int) -> None:
-        """Draft for some rows; the trees of the others stay."""
-        some = None if self._trees is None or len(rows) == len(batch.rows) else rows
-        _, scores = self._run(batch, slots, some)
-        padding = self.drafter.decoder.padding
-        drafted = LatticeTrees(scores.lattice(), self.drafter.model.eos, padding)
-        if some is None or self._trees is None:
-            self._trees = drafted
+    def _grow(self, lattice: HostLattice, nodes: int) -> Trees:
+        eos, pad = self.drafter.model.eos, self.drafter.decoder.padding
+        return grow_all(lattice, self._positions, nodes, eos, pad)
+
+    def _renewed(self, batch: Batch, anew: Bools) -> HostLattice:
+        """Draft for some rows; the lattices of the others stay."""
+        rows = None if self._lattice is None or anew.all() else anew.nonzero()[0].tolist()
+        lattice = self._run(batch, self._slots, rows)[1].lattice()
+        parts = on_host(lattice.candidates), on_host(lattice.first), on_host(lattice.following)
+        if self._lattice is None or rows is None:
+            self._lattice, self._positions = parts, np.empty((3, len(anew)), np.int64)
         else:
-            self._trees.replace(rows, drafted)
+            stored: Any
+            for stored, new in zip(self._lattice, parts):
+                stored[rows] = new
+        self._positions[:, anew] = np.array([[0], [0], [self._slots]])
+        return self._lattice
 
     def observe(self, result: StepResult) -> None:
-        if self._trees is not None and not self._trees.advance(result.accepted, result.last):
-            self._trees = None
+        if self._lattice is not None:
+            gone = np.array((result.accepted, result.last))
+            if not advance(self._lattice[0], self._positions, gone):
+                self._lattice = None
 
     def keep(self, rows: list[int], width: int) -> None:
         super().keep(rows, width)
-        if self._trees is not None:
-            self._trees.keep(rows)
+        if self._lattice is not None:
+            candidates, first, following = self._lattice
+            self._lattice = candidates[rows], first[rows], following[rows]
+            self._positions = np.ascontiguousarray(self._positions[:, rows])

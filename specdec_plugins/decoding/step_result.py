@@ -145,9 +145,9 @@ class TraceRecorder(Observer):
         tokens, chances = draft.tokens.tolist(), rule.probabilities_of(*judged).tolist()
         rows = zip(tokens, chances, draft.chances(), result.drafted, result.verified)
         for i, (words, all_p, all_q, size, count) in enumerate(rows):
-            order, parents = list(range(size)), draft.parents_of(i)
-            if parents is not None:
-                order, parents = _path_first(parents[:size], nodes[i])
+            order, parents = list(range(size)), None
+            if not draft.links.straight:
+                order, parents = _path_first(draft.links.after[i, :size].tolist(), nodes[i])
             ended = result.committed[i] == result.accepted[i]
             step = StepTrace(
                 drafted=[self._symbols[words[slot]] for slot in order],

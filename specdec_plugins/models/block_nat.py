@@ -21,6 +21,7 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModel,
 )
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
@@ -74,7 +75,7 @@ class BlockDecoder(DrafterDecoder):
     def embed(self, slots: Slots) -> Tensor:
         # As published, a genuine <unk> of the prefix cannot be told from a mask.
         tokens = slots.tokens.masked_fill(slots.is_mask, self.mask_token)
-        x, copies = self.embed_tokens(tokens), slots.memory.copies
+        x, copies = self.embed_tokens(tokens), slots.copies
         if copies is not None:
             index = slots.positions.clamp(max=copies.size(1) - 1)[..., None]
             copies = copies.gather(1, index.expand(-1, -1, x.size(-1)))
@@ -119,8 +120,8 @@ class BlockDrafter(Drafter):
     ) -> None:
         super().__init__(encoder, decoder, block_size, eos)
         self.args = args
-        if args.apply_bert_init:
-            self.apply(_bert_init)
+        if args.apply_bert_init and not decoder.output_projection.weight.is_meta:
+            self.apply(init_bert_params)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -181,16 +182,6 @@ class BlockDrafter(Drafter):
         if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
             self.decoder.layer_norm = None
         state_dict["decoder.version"] = torch.Tensor([3])
-
-
-def _bert_init(module: nn.Module) -> None:
-    """Draw as fairseq's ``init_bert_params``, which a model without memory cannot."""
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 @register_model_architecture("block", "block")

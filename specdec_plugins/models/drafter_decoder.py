@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,39 +15,13 @@ from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.lattice import LogitScorer, SlotScorer
 from specdec_plugins.models.layers import DecoderLayerRunner, KeysValues, Projection, position_table
-from specdec_plugins.models.rows import keep_rows
 
 if TYPE_CHECKING:
     from specdec_plugins.models.layers import Positions
 
 
-@dataclass
-class Memory:
-    """A batch's source as a drafter reads it."""
-
-    keys_values: KeysValues
-    mask: Tensor | None
-    """``(batch, 1, 1, source)`` additive mask of the source's padding."""
-    copies: Tensor | None = None
-    """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
-
-    def of(self, rows: Tensor) -> Memory:
-        """Return the memory of some rows of the batch."""
-        return self._mapped(lambda x, dim: x[:, :, rows] if dim else x[rows])
-
-    def keep(self, rows: list[int]) -> Memory:
-        """Go on with ``rows`` only; see :func:`keep_rows`."""
-        return self._mapped(lambda x, dim: keep_rows(x, rows, dim))
-
-    def _mapped(self, change: Callable[[Tensor, int], Tensor]) -> Memory:
-        """Change each tensor, given the dimension of its rows."""
-        assert isinstance(self.keys_values, Tensor)
-        rest = (None if x is None else change(x, 0) for x in (self.mask, self.copies))
-        return Memory(change(self.keys_values, 2), *rest)
-
-
 class Slots(NamedTuple):
-    """The slots of a pass, prefix and blocks."""
+    """The slots of a pass, prefix and blocks, and what they read."""
 
     tokens: Tensor
     """``(batch, slots)``; anything where ``is_mask``."""
@@ -57,10 +30,14 @@ class Slots(NamedTuple):
     """``(batch, slots)`` in the target."""
     table: Tensor
     """Embeddings of positions, those of :meth:`DrafterDecoder.positions`."""
-    memory: Memory
+    memory: KeysValues
+    memory_mask: Tensor | None
+    """``(batch, 1, 1, source)`` additive mask of the source's padding."""
+    copies: Tensor | None
+    """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
     features: Tensor | None
-    """``(batch, n, channels)`` read by :meth:`DrafterDecoder.feature_reader`, for the first slots.
-    """
+    """``(batch, n, channels)`` for the first n slots, read by
+    :meth:`DrafterDecoder.feature_reader` from the verifier's states."""
 
 
 class DrafterDecoder(nn.Module):
@@ -177,8 +154,8 @@ class DrafterDecoder(nn.Module):
             layers: each layer with its self-attention.
             only: the last layer's slots to compute; see :class:`DecoderLayerRunner`.
         """
-        last, memory = len(layers) - 1, slots.memory
-        for at, ((runner, attend), source) in enumerate(zip(layers, memory.keys_values)):
+        last, mask = len(layers) - 1, slots.memory_mask
+        for at, ((runner, attend), source) in enumerate(zip(layers, slots.memory)):
             x = self.before_layer(x, slots)
-            x = runner(x, attend, source, memory.mask, only if at == last else None)
+            x = runner(x, attend, source, mask, only if at == last else None)
         return x if self.layer_norm is None else self.layer_norm(x)

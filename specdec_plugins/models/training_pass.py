@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, Slots
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.layers import additive, source_mask, source_memory
 
 CHUNK = 2**26
@@ -66,7 +66,7 @@ class TrainingPass:
         states = self.encoder_out["encoder_out"][0]
         mask = source_mask(self.encoder_out, states.dtype)
         copies = decoder.copies(self.encoder_out, mask, self._table)
-        self._memory = Memory(source_memory(self._runners, states), mask, copies)
+        self._source = source_memory(self._runners, states), mask, copies
         scored = blocks.scored
         self._gold, self._at = blocks.gold[scored], blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]
@@ -102,8 +102,7 @@ class TrainingPass:
         tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
         no_slots = torch.zeros_like(target).bool()
         is_mask = torch.cat([no_slots, ~revealed.flatten(1)], dim=1)
-        known = self._table, self._memory, self.features
-        slots = Slots(tokens, is_mask, positions, *known)
+        slots = Slots(tokens, is_mask, positions, self._table, *self._source, self.features)
         x = self.decoder.embed(slots)
         mask = additive(self._seen()[:, None], x.dtype)
         layers = [(r, among_themselves(mask, r.layer.self_attn)) for r in self._runners]

@@ -85,7 +85,7 @@ def test_the_decoders_input_is_the_verifiers() -> None:
     table = model.decoder.positions(7)
     positions = torch.arange(7).expand(2, -1)
     masks = torch.zeros(2, 7, dtype=torch.bool)
-    found = model.decoder.embed(Slots(tokens, masks, positions, table, None, None))
+    found = model.decoder.embed(Slots(tokens, masks, positions, table, None, None, None, None))
     decoder = model.verifier.decoder
     expected = decoder.embed_scale * decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)

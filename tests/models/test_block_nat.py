@@ -30,7 +30,7 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
-from specdec_plugins.models.drafter_decoder import Memory, Slots
+from specdec_plugins.models.drafter_decoder import Slots
 
 PAD, EOS, UNK = 1, 2, 3
 
@@ -117,10 +117,9 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     table = model.decoder.positions(6)
     encoder_out = model.encode(source, torch.tensor([5]))
     copies = model.decoder.copies(encoder_out, None, table)
-    memory = Memory(torch.empty(0), None, copies)
     positions = torch.arange(6)[None]
     is_mask = torch.zeros(1, 6, dtype=torch.bool)
-    x = model.decoder.embed(Slots(tokens, is_mask, positions, table, memory, None))
+    x = model.decoder.embed(Slots(tokens, is_mask, positions, table, [], None, copies, None))
     h = x.transpose(0, 1)
     for layer in model.decoder.layers:
         h = layer(h + table[:, None], encoder_out=encoder_out["encoder_out"][0])[0]

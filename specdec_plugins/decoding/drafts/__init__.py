@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,8 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, SamplingRule, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
-from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all
+from specdec_plugins.decoding.drafts.growth import Trees
 from specdec_plugins.decoding.kernels import Floats, Ints, on_host
-from specdec_plugins.models.lattice import Lattice
 
 
 @lru_cache(maxsize=4096)
@@ -26,7 +24,7 @@ def _parents(rows: int, slots: int) -> Ints:
 
 @dataclass(frozen=True)
 class ChainDraft:
-    """Tokens that the drafter chose, slot by slot."""
+    """Tokens that the drafter chose or drew, slot by slot."""
 
     tokens: Tensor
     """``(rows, slots)``; a row's are the first of them."""
@@ -39,6 +37,8 @@ class ChainDraft:
     confidences: Tensor
     """``(rows, slots)`` float32 the drafter's probability of each token; empty if nobody reads it.
     """
+    proposal: Proposal | None = None
+    """The distributions that tokens were drawn from; None: they were chosen."""
 
     @classmethod
     @lru_cache(maxsize=512)
@@ -67,46 +67,34 @@ class ChainDraft:
         return chain_links(self.tokens.size(1), self.tokens.device)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
-        """Return the part to verify, where a controller asks for ``(rows,)`` tokens."""
+        """Return the part to verify, where a controller asks for ``(rows,)`` tokens.
+
+        Of drawn tokens it is one more: leaving out a token must not depend on which token it is,
+        and the token at which a controller cuts made it cut.
+        """
+        if self.proposal is not None:
+            lengths = lengths + 1
         lengths = torch.minimum(lengths, self.lengths)
         return replace(self, tokens=self.tokens[:, : int(lengths.amax())], lengths=lengths)
 
     def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
         """Return what is committed."""
+        if self.proposal is None:
+            best = rule.verifier_tokens(verification)
+            after = self.links.after.expand_as(self.tokens)
+            good = rule.agrees(verification, best, self.tokens, after)
+        else:
+            assert isinstance(rule, SamplingRule)
+            judged = verification, self.tokens, self.proposal, self.lengths
+            good, last = rule.judge_drawn(*judged)
+            best = last.expand(-1, self.tokens.size(1) + 1)
         tree = _parents(*self.tokens.shape), on_host(self.tokens)
-        judged = self._judged(rule, verification)
-        return walk(tree, *judged, verification.eos, self.lengths.tolist())
-
-    def _judged(self, rule: AcceptanceRule, verification: Verification) -> tuple[Tensor, Tensor]:
-        """Return ``(rows, slots)`` True for good tokens, and ``(rows, slots + 1)`` the verifier's
-        token after each."""
-        best, after = rule.verifier_tokens(verification), self.links.after.expand_as(self.tokens)
-        return rule.agrees(verification, best, self.tokens, after), best
-
-    def parents_of(self, row: int) -> None:
-        """Return a tree's parents, for a trace."""
+        return walk(tree, good, best, verification.eos, self.lengths.tolist())
 
     def chances(self) -> list[list[float]]:
         """Return the drafter's probability of each token, for a trace."""
         confidences: list[list[float]] = self.confidences.tolist()
         return confidences
-
-
-@dataclass(frozen=True)
-class DrawnDraft(ChainDraft):
-    """Tokens that were drawn, each after the one before it."""
-
-    proposal: Proposal = field(kw_only=True)
-
-    def cut(self, lengths: Tensor) -> ChainDraft:
-        """Return one token more than asked for: leaving out a token must not depend on which token
-        it is, and the token at which a controller cuts made it cut."""
-        return super().cut(lengths + 1)
-
-    def _judged(self, rule: AcceptanceRule, verification: Verification) -> tuple[Tensor, Tensor]:
-        assert isinstance(rule, SamplingRule)
-        good, token = rule.judge_drawn(verification, self.tokens, self.proposal, self.lengths)
-        return good, token.expand(-1, self.tokens.size(1) + 1)
 
 
 @dataclass(frozen=True)
@@ -126,6 +114,16 @@ class TreeDraft:
     drafted: list[int]
     called: list[bool]
 
+    @classmethod
+    def of(
+        cls, trees: Trees, lengths: list[int], called: list[bool], device: torch.device
+    ) -> TreeDraft:
+        """Return trees of ``lengths`` nodes that the host has grown."""
+        *arrays, gains, _ = trees
+        tokens, after, depths, ancestors = (torch.from_numpy(x).to(device) for x in arrays)
+        links = Links(after, depths, ancestors, tokens.size(1))
+        return cls(tokens, links, gains, lengths, called)
+
     def cut(self, lengths: Tensor) -> TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
@@ -136,10 +134,6 @@ class TreeDraft:
         tree = on_host(self.links.after), on_host(self.tokens)
         return walk(tree, good, best, verification.eos, self.drafted)
 
-    def parents_of(self, row: int) -> list[int]:
-        parents: list[int] = self.links.after[row].tolist()
-        return parents
-
     def chances(self) -> list[list[float]]:
         before = np.take_along_axis(self.gains, on_host(self.links.after), axis=1)
         chances: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
@@ -148,81 +142,3 @@ class TreeDraft:
 
 Draft = ChainDraft | TreeDraft
 """The attributes that a verifier reads are alike."""
-
-
-class LatticeTrees:
-    """A lattice on the host, and each row's position in it.
-
-    The slots after a rejected one were drafted without knowing the tokens before them, and a
-    lattice scores how well they follow the verifier's token. If that is among its slot's
-    candidates, a tree can be grown from the rest without a pass of the drafter.
-    """
-
-    def __init__(self, lattice: Lattice, eos: int, pad: int) -> None:
-        self._device, self._eos, self._pad = lattice.candidates.device, eos, pad
-        parts = on_host(lattice.candidates), on_host(lattice.first), on_host(lattice.following)
-        self._lattice: HostLattice = parts
-        # Each row's first slot to fill, the candidate chosen in the slot before it, and the number
-        # of slots.
-        self._positions = np.zeros((3, len(lattice.candidates)), np.int64)
-        self._positions[2] = lattice.candidates.size(1)
-        self._trees: Trees | None = None
-        """The trees of all rows; None before they are grown."""
-
-    def expected_accepted(self, nodes: int) -> list[float]:
-        """Return the expected accepted length of each row's tree of ``nodes``, by the drafter's
-        probabilities; 0 where nothing is left."""
-        self._trees = grow_all(self._lattice, self._positions, nodes, self._eos, self._pad)
-        expected: list[float] = self._trees[-1].tolist()
-        return expected
-
-    def replace(self, rows: list[int], drafted: LatticeTrees) -> None:
-        """Take over a new draft of some rows; the trees of the others stay."""
-        candidates, first, following = (
-            _replaced(old, rows, new) for old, new in zip(self._lattice, drafted._lattice)
-        )
-        self._lattice = candidates, first, following
-        self._positions[:, rows], self._trees = drafted._positions, None
-
-    def grow(self, nodes: int, lengths: list[int], called: list[bool]) -> TreeDraft:
-        """Return the ``nodes`` most probable continuations of every row, as trees.
-
-        A token's probability is that of the path to it, so the most probable tokens form a tree:
-        broad where the drafter is unsure, deep where it is sure. This is best-first search as in
-        OPT-Tree (Wang et al., TACL 2025) and EAGLE-2 (Li et al., EMNLP 2024), but a lattice needs
-        no pass of the drafter for each level. Nothing continues an EOS.
-
-        Args:
-            lengths: the number of nodes of each row.
-            called: True for rows that had a pass of the drafter.
-        """
-        if self._trees is None:
-            self._trees = grow_all(self._lattice, self._positions, nodes, self._eos, self._pad)
-        *arrays, gains, _ = self._trees
-        tokens, after, depths, ancestors = (
-            torch.from_numpy(array).to(self._device) for array in arrays
-        )
-        links = Links(after, depths, ancestors, nodes)
-        return TreeDraft(tokens, links, gains, lengths, called)
-
-    def advance(self, accepted: list[int], last: list[int]) -> bool:
-        """Move every row on by its ``accepted`` tokens and the verifier's, ``last``; return whether
-        anything is left of any row."""
-        self._trees = None
-        return bool(advance(self._lattice[0], self._positions, np.array((accepted, last))))
-
-    def keep(self, rows: list[int]) -> None:
-        """Go on with ``rows`` only."""
-        self._trees = None
-        candidates, first, following = self._lattice
-        self._lattice = candidates[rows], first[rows], following[rows]
-        self._positions = np.ascontiguousarray(self._positions[:, rows])
-
-
-def _replaced(old: Any, rows: list[int], new: Any) -> Any:
-    """Replace some rows of a lattice, which may have other numbers of slots."""
-    missing = new.shape[1] - old.shape[1]
-    if missing > 0:
-        old = np.pad(old, [(0, 0), (0, missing)] + [(0, 0)] * (old.ndim - 2))
-    old[rows, : new.shape[1]] = new
-    return old

@@ -86,7 +86,7 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
 
 @compiled
 def grow_all(lattice: HostLattice, positions: Ints, nodes: int, eos: int, pad: int) -> Trees:
-    """Return every row's tree; see :meth:`LatticeTrees.grow`."""
+    """Return every row's tree; see :class:`.TreeDrafting`."""
     candidates, first, following = lattice
     rows = len(candidates)
     tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
@@ -104,7 +104,10 @@ def grow_all(lattice: HostLattice, positions: Ints, nodes: int, eos: int, pad: i
 
 @compiled
 def advance(candidates: Ints, positions: Ints, gone: Ints) -> bool:
-    """Move ``positions`` on; see :meth:`LatticeTrees.advance`."""
+    """Move ``positions`` on; return whether anything is left of any row.
+
+    ``gone``: ``(2, rows)`` accepted tokens, and the verifier's token after them.
+    """
     rows, _, width = candidates.shape
     left = False
     for row in range(rows):

@@ -134,9 +134,10 @@ class ResidentStep:
         counts = cached, state.new, kind.block
         is_mask, positions, block, among = block_inputs(counts, index, kind.block)
         mask = mask_by_tensors(cached, self._capacity, among, self._dtype)
-        new_tokens = state.tokens, is_mask, positions, block, state.last, self._draft_table
-        rest = state.draft_memory, state.memory_mask, None, state.features
-        _, *scores, _ = drafter.in_room(state.draft_cache, mask, *new_tokens, *rest)
+        slots = state.tokens, is_mask, positions, self._draft_table
+        source = state.draft_memory, state.memory_mask, None, state.features
+        inputs = mask, *slots, *source, block, state.last
+        _, *scores, _ = drafter.in_room(state.draft_cache, *inputs)
         window = index[: kind.window]
         self._keep(state.draft_cache, window[None], positions[:, : kind.window])
         return drafter.score.read(*scores)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +20,16 @@ from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.models.drafter_decoder import Memory, Slots
+from specdec_plugins.models.drafter_decoder import Slots
 from specdec_plugins.models.lattice import SlotScores
-from specdec_plugins.models.layers import KeysValues
+from specdec_plugins.models.rows import keep_rows
 
 
 class DrafterStep(CachedStep):
     """States and scores of a block's slots after new prefix tokens."""
 
     transient = 1
-    memory_at = 6
+    memory_at = 4
     channels = 0
     """Channels of the verifier's states that it reads."""
 
@@ -55,21 +55,19 @@ class DrafterStep(CachedStep):
     def run(self, attends: Sequence[Attend], *inputs: Any) -> Results:
         """Return states ``(rows, block, channels)`` of the block's slots, and their scores.
 
-        ``inputs``: those of :class:`DrafterInputs`.
+        ``inputs``: those of :class:`Slots`, with the verifier's states for features; ``(rows,
+        block)`` the slots of the block, and ``(rows,)`` the token before each block.
         """
-        new = DrafterInputs(*inputs)
-        mask, features = new.memory_mask, new.features
-        if mask is not None:
-            mask = mask.expand(-1, -1, new.tokens.size(1), -1)
-        memory = Memory(new.memory, mask, new.copies)
-        if features is not None and self._read is not None:
-            features = self._read(features)
-        slots = Slots(new.tokens, new.is_mask, new.positions, new.table, memory, features)
-        x = self.decoder.embed(slots)
-        layers = list(zip(self.layers, attends))
-        x = self.decoder.run(x, slots, layers)
-        x = x.gather(1, new.block[..., None].expand(-1, -1, x.size(-1)))
-        return (x, *self.score(x, new.last))
+        *new, block, last = inputs
+        slots = Slots(*new)
+        if slots.memory_mask is not None:
+            mask = slots.memory_mask.expand(-1, -1, slots.tokens.size(1), -1)
+            slots = slots._replace(memory_mask=mask)
+        if slots.features is not None and self._read is not None:
+            slots = slots._replace(features=self._read(slots.features))
+        x = self.decoder.run(self.decoder.embed(slots), slots, list(zip(self.layers, attends)))
+        x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
+        return (x, *self.score(x, last))
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         ids, positions, *source = example_of(self.layers, rows, tokens, others)
@@ -78,17 +76,9 @@ class DrafterStep(CachedStep):
             copies = torch.zeros(rows, others + 2, self.decoder.channels)
         if self._read is not None:
             features = torch.zeros(rows, tokens, self.channels)
-        return (
-            ids,
-            positions > 1,
-            positions,
-            torch.ones(rows, others - 4, dtype=torch.long),
-            ids[:, 0],
-            self.decoder.positions(others + 2),
-            *source,
-            copies,
-            features,
-        )
+        new = ids, positions > 1, positions, self.decoder.positions(others + 2)
+        block = torch.ones(rows, others - 4, dtype=torch.long)
+        return *new, *source, copies, features, block, ids[:, 0]
 
 
 class CachedDrafter(CachedModel):
@@ -122,46 +112,45 @@ class CachedDrafter(CachedModel):
         # One row may have the most cached tokens, another the most new ones.
         self.begin(encoder_out, 2 * capacity)
         assert self._table is not None
-        self._memory.copies = self.decoder.copies(encoder_out, self._memory.mask, self._table)
+        self._copies = self.decoder.copies(encoder_out, self._mask, self._table)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
         scores. Slots of a row see each other, but not slots that only other rows have."""
-        memory, rows, window = self._memory, None, max(prefixes.new)
+        mask, *new, block, last = [x.to(self._device) for x in self._inputs(prefixes, block_size)]
+        memory, rest, rows = self._memory, [self._mask, self._copies], None
         if prefixes.rows is not None:
             rows = to_device(prefixes.rows, self._device)
-            memory = memory.of(rows)
-        mask, *new = [x.to(self._device) for x in self._inputs(prefixes, block_size)]
+            memory, rest = memory[:, :, rows], [x if x is None else x[rows] for x in rest]
         features = self._features(prefixes, rows, new) if self.reads_features else None
-        source = memory.keys_values, memory.mask, memory.copies
-        inputs = mask, *new, self._table, *source, features
+        inputs = mask, *new, self._table, memory, *rest, features, block, last
         states, *scores = self.cache.run(self._run, max(prefixes.cached), inputs, rows)
         if self.causal:
-            sources = indices(window, self._device).expand(len(prefixes.new), -1)
+            sources = indices(max(prefixes.new), self._device).expand(len(prefixes.new), -1)
             self.cache.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:
-        """Return the mask and the inputs of new tokens, ``tokens`` to ``last``, on the host."""
+        """Return the mask, tokens, ``is_mask``, positions, block and last tokens on the host."""
         cached, rows = prefixes.cached, len(prefixes.new)
         slots, width = max(prefixes.new) + block_size, self.cache.width(max(cached))
         mask, *inputs = self._empty(rows, slots, block_size, width, self._dtype)
-        chosen = list(range(rows)) if prefixes.rows is None else prefixes.rows
         counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs)
         among = np.empty((rows, slots, slots), np.bool_)
         about = self.decoder.padding + 1, self.causal
         fill_inputs(arrays, np.array(prefixes.last), counts, among, about)
+        chosen = range(rows) if prefixes.rows is None else prefixes.rows
         for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
             tokens[:new] = prefixes.tokens[row][begin : begin + new]
         fill_mask(mask, counts[0], among)
         return mask, *inputs
 
     def _features(
-        self, prefixes: Prefixes, rows: Tensor | None, inputs: Sequence[Tensor]
+        self, prefixes: Prefixes, rows: Tensor | None, new: Sequence[Tensor]
     ) -> Tensor | None:
         """Return the verifier's states for new tokens; of all slots, where a sum is cheaper."""
-        _, is_mask, positions, *_ = inputs
+        _, is_mask, positions = new
         if prefixes.features is None:
             shape = *positions.shape, self.step.channels
             return None if self._in_place else torch.zeros(shape, dtype=self._dtype)
@@ -174,31 +163,12 @@ class CachedDrafter(CachedModel):
 
     def keep(self, rows: list[int], width: int) -> None:
         super().keep(rows, width if self.causal else 0)
-
-
-class DrafterInputs(NamedTuple):
-    """Inputs of a drafter's step, after its mask."""
-
-    tokens: Tensor
-    """``(rows, slots)`` prefix tokens; anything where ``is_mask``."""
-    is_mask: Tensor
-    positions: Tensor
-    """``(rows, slots)`` in the target."""
-    block: Tensor
-    """``(rows, block)`` the slots of the block."""
-    last: Tensor
-    """``(rows,)`` the token before each block."""
-    table: Tensor
-    """Embeddings of positions."""
-    memory: KeysValues
-    memory_mask: Tensor | None
-    copies: Tensor | None
-    features: Tensor | None
-    """``(rows, n, channels)`` the verifier's states for the first n slots."""
+        if self._copies is not None:
+            self._copies = keep_rows(self._copies, rows)
 
 
 def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return buffers for a mask, and for inputs from ``tokens`` to ``last``."""
+    """Return buffers for a mask, tokens, ``is_mask``, positions, block and last tokens."""
     tokens, positions = torch.empty(2, rows, slots, dtype=torch.long)
     mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
     is_mask, blocks = torch.empty(rows, slots, dtype=torch.bool), tokens.new_empty(rows, block)
@@ -233,7 +203,8 @@ def fill_inputs(
     """Fill in a step's inputs, but for the tokens of prefixes.
 
     Args:
-        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`.
+        inputs: ``(rows, slots)`` tokens, True for masks, and positions; ``(rows, block)`` slots of
+            the block; and ``(rows,)`` the token before each block.
         befores: ``(rows,)`` the token before each block.
         counts: ``(3, rows)`` each row's cached and new tokens, and slots of its block.
         among: ``(rows, slots, slots)`` True for the new tokens that each sees.

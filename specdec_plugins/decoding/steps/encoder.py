@@ -15,7 +15,6 @@ from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
-from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
@@ -24,6 +23,7 @@ from specdec_plugins.models.layers import (
     source_mask,
     source_memory,
 )
+from specdec_plugins.models.rows import keep_rows
 
 Encode = Callable[[Tensor, Tensor], EncoderOut]
 """(source tokens ``(batch, source)``, their lengths ``(batch,)``) -> the encoder's output."""
@@ -159,11 +159,10 @@ class CachedModel:
     def begin(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of positions of a row, new ones too."""
         states = encoder_out["encoder_out"][0]
-        (keys_values,) = self._read_source(states)
-        mask = source_mask(encoder_out, states.dtype)
-        if mask is None and not self._in_place:
-            mask = states.new_zeros(states.size(1), 1, 1, len(states))
-        self._memory = Memory(keys_values, mask)
+        (self._memory,) = self._read_source(states)
+        self._mask = source_mask(encoder_out, states.dtype)
+        if self._mask is None and not self._in_place:
+            self._mask = states.new_zeros(states.size(1), 1, 1, len(states))
         self.cache.begin(states)
         self._dtype, self._device = states.dtype, states.device
         count, table = room(capacity), self._table
@@ -173,7 +172,9 @@ class CachedModel:
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
         self.cache.keep(rows, width)
-        self._memory = self._memory.keep(rows)
+        self._memory = keep_rows(self._memory, rows, 2)
+        if self._mask is not None:
+            self._mask = keep_rows(self._mask, rows)
 
 
 def example_of(

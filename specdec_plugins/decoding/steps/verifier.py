@@ -14,7 +14,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import Ints, compiled, on_host
+from specdec_plugins.decoding.kernels import on_host
 from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     CachedModel,
@@ -169,7 +169,7 @@ class CachedVerifier(CachedModel):
         committed tokens, which are cached.
         """
         new = [x if x is None else x.to(self._device) for x in self._inputs(last, draft, lengths)]
-        inputs = *new, self._table, self._memory.keys_values, self._memory.mask
+        inputs = *new, self._table, self._memory, self._mask
         logits, states, normalisers = self.cache.run(self._run, max(lengths), inputs)
         return logits, states, normalisers
 
@@ -179,10 +179,9 @@ class CachedVerifier(CachedModel):
         """Return mask, tokens and positions on the host."""
         slots, width = draft.tokens.size(1) + 1, self.cache.width(max(lengths))
         mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
-        cached = np.array(lengths)
-        depths = on_host(draft.links.depths).reshape(-1, slots)
-        drafted = np.array(last), on_host(draft.tokens)
-        _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
+        read, cached = tokens.numpy(), np.array(lengths)
+        read[:, 0], read[:, 1:] = last, on_host(draft.tokens)
+        np.add(cached[:, None], on_host(draft.links.depths), out=positions.numpy())
         if self._in_place and slots == 1 and min(lengths) == width:
             return None, tokens, positions
         fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
@@ -192,18 +191,3 @@ class CachedVerifier(CachedModel):
 def _empty(rows: int, slots: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
     return mask, *torch.empty(2, rows, slots, dtype=torch.long)
-
-
-@compiled
-def _fill(
-    tokens: Ints, positions: Ints, drafted: tuple[Ints, Ints], depths: Ints, cached: Ints
-) -> None:
-    """Fill in tokens and positions; ``depths`` may be those of all rows."""
-    last, following = drafted
-    for row in range(len(cached)):
-        depth = depths[row if len(depths) > 1 else 0]
-        tokens[row, 0] = last[row]
-        for slot in range(depths.shape[1]):
-            if slot > 0:
-                tokens[row, slot] = following[row, slot - 1]
-            positions[row, slot] = cached[row] + depth[slot]

@@ -33,7 +33,7 @@ from specdec_plugins.decoding.controllers.simple import (
     NoDrafts,
     Tree,
 )
-from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
+from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
@@ -110,7 +110,7 @@ class Chance:
         found = torch.full(probabilities.shape[:-1], PAD)
         for at, slots in enumerate(probabilities.tolist()):
             drafted = self._draft.tokens[at, : self._lengths[at]].tolist()
-            parents = self._draft.parents_of(at) or range(len(drafted))
+            parents = self._draft.links.after.expand_as(self._draft.tokens)[at].tolist()
             node: int | None = 0
             while node is not None:
                 token = found[at, node] = self.choose(at, slots[node])
@@ -297,7 +297,8 @@ def test_to_leave_out_unlikely_tokens_unseen_would_skew_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That is why one token more than a controller says is verified of what was drawn."""
-    monkeypatch.setattr(DrawnDraft, "cut", ChainDraft.cut)
+    cut = ChainDraft.cut
+    monkeypatch.setattr(ChainDraft, "cut", lambda draft, lengths: cut(draft, lengths - 1))
     found, _ = enumerate_outputs(CONFIDENCE, TOP_P, length=2)
     assert sum(found.values()) == pytest.approx(1)
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3

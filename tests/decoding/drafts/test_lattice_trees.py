@@ -9,7 +9,9 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.drafts import LatticeTrees, TreeDraft
+from specdec_plugins.decoding.drafts import TreeDraft
+from specdec_plugins.decoding.drafts.growth import HostLattice, advance, grow_all
+from specdec_plugins.decoding.kernels import Ints
 from specdec_plugins.models.lattice import Lattice
 
 EOS, PAD = 2, 1
@@ -32,12 +34,23 @@ def make_lattice(rows: int, slots: int, width: int, seed: int, ends: float = 0.1
     return Lattice(candidates, first, following)
 
 
-def grow(trees: LatticeTrees, nodes: int, rows: int = 3) -> TreeDraft:
-    return trees.grow(nodes, [nodes] * rows, [True] * rows)
+def on_host(lattice: Lattice) -> HostLattice:
+    return lattice.candidates.numpy(), lattice.first.numpy(), lattice.following.numpy()
+
+
+def whole(lattice: Lattice) -> Ints:
+    """Where every row begins, and how far it goes."""
+    rows, slots, _ = lattice.candidates.shape
+    return np.array([[0] * rows, [0] * rows, [slots] * rows])
+
+
+def grow(lattice: HostLattice, positions: Ints, nodes: int) -> TreeDraft:
+    trees, rows = grow_all(lattice, positions, nodes, EOS, PAD), positions.shape[1]
+    return TreeDraft.of(trees, [nodes] * rows, [True] * rows, torch.device("cpu"))
 
 
 def grow_tree(lattice: Lattice, nodes: int) -> TreeDraft:
-    return grow(LatticeTrees(lattice, EOS, PAD), nodes, len(lattice.candidates))
+    return grow(on_host(lattice), whole(lattice), nodes)
 
 
 def ways_of(lattice: Lattice, row: int) -> dict[Way, float]:
@@ -62,7 +75,7 @@ def ways_of(lattice: Lattice, row: int) -> dict[Way, float]:
 
 def ways_in(tree: TreeDraft, row: int) -> list[Way]:
     """The way to each node, by its parents."""
-    parents = tree.parents_of(row)
+    parents = tree.links.after[row].tolist()
 
     def way(node: int) -> Way:
         return (*way(parents[node - 1]), tree.tokens[row, node - 1].item()) if node else ()
@@ -81,7 +94,7 @@ def ways_in(tree: TreeDraft, row: int) -> list[Way]:
 def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, seed: int) -> None:
     lattice = make_lattice(rows, slots, width, seed)
     tree = grow_tree(lattice, nodes)
-    promised = LatticeTrees(lattice, EOS, PAD).expected_accepted(nodes)
+    promised = grow_all(on_host(lattice), whole(lattice), nodes, EOS, PAD)[-1]
     tokens = tree.tokens
     assert tokens.shape == (rows, nodes)
     assert (tree.drafted, tree.called) == ([nodes] * rows, [True] * rows)
@@ -118,7 +131,6 @@ def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
     """A row of trees, and a tree of one row."""
     for ours, own in zip((found.tokens, *found.links[:3]), (expected.tokens, *expected.links[:3])):
         assert torch.equal(ours[row], own[0])
-    assert found.parents_of(row) == expected.parents_of(0)
     assert found.chances()[row] == pytest.approx(expected.chances()[0])
 
 
@@ -135,47 +147,17 @@ def rest_of(lattice: Lattice, slot: int, cell: int) -> Lattice:
 @given(seed=st.integers(0, 1000), gone=st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_what_is_left_after_the_verifiers_token(seed: int, gone: list[int]) -> None:
     """Every row has gone on as far as it has, and then again by one token."""
-    slots = 6
-    lattice = make_lattice(3, slots, 4, seed, ends=0.0)
-    trees = LatticeTrees(lattice, EOS, PAD)
+    lattice = make_lattice(3, 6, 4, seed, ends=0.0)
+    host, positions = on_host(lattice), whole(lattice)
     cells = [(seed + row) % 4 for row in range(3)]
     last = [int(lattice.candidates[row, n, c]) for row, (n, c) in enumerate(zip(gone, cells))]
-    assert trees.advance(gone, last)
-    found = grow(trees, 7)
+    assert advance(host[0], positions, np.array([gone, last]))
+    found = grow(host, positions, 7)
     rests = [rest_of(part_of(lattice, row), gone[row], cells[row]) for row in range(3)]
     for row, rest in enumerate(rests):
         same_trees(found, grow_tree(rest, 7), row)
     last = [int(rest.candidates[0, 0, 1]) for rest in rests]
-    assert trees.advance([0, 0, 0], last)
-    trees.keep([0, 2])
-    found = grow(trees, 7, 2)
-    for place, row in enumerate([0, 2]):
-        same_trees(found, grow_tree(rest_of(rests[row], 0, 1), 7), place)
-
-
-@examples(40)
-@given(
-    seed=st.integers(0, 1000),
-    slots=st.integers(1, 6),
-    replaced=st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
-    grown=st.booleans(),
-)
-def test_some_rows_are_drafted_anew(
-    seed: int, slots: int, replaced: list[int], grown: bool
-) -> None:
-    """With more slots than the others have, or fewer: the others' trees stay what they are."""
-    lattice, cells = make_lattice(3, 4, 3, seed), [1, 0, 2]
-    trees = LatticeTrees(lattice, EOS, PAD)
-    assert trees.advance([0] * 3, [int(lattice.candidates[r, 0, c]) for r, c in enumerate(cells)])
-    anew = make_lattice(3, slots, 3, seed + 1)
-    if grown:
-        trees.expected_accepted(7)
-    chosen = Lattice(*(part[replaced] for part in (anew.candidates, anew.first, anew.following)))
-    trees.replace(replaced, LatticeTrees(chosen, EOS, PAD))
-    expected = [
-        part_of(anew, row) if row in replaced else rest_of(part_of(lattice, row), 0, cells[row])
-        for row in range(3)
-    ]
-    found = grow(trees, 7)
+    assert advance(host[0], positions, np.array([[0] * 3, last]))
+    found = grow(host, positions, 7)
     for row in range(3):
-        same_trees(found, grow_tree(expected[row], 7), row)
+        same_trees(found, grow_tree(rest_of(rests[row], 0, 1), 7), row)

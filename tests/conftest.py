@@ -182,6 +182,5 @@ def _one_thread() -> None:
 
 
 def counts_of(accepted: Any) -> list[list[int]]:
-    """The counts of an ``Accepted``: committed, accepted, verified, last, finished."""
-    counts = accepted.committed, accepted.accepted, accepted.verified
-    return [*counts, accepted.last, accepted.finished]
+    """The counts of an ``Accepted``."""
+    return [accepted.committed, accepted.accepted, accepted.verified]

@@ -25,8 +25,9 @@ from specdec_plugins.models.rows import keep_rows
 class Rows:
     """The unfinished rows of a batch, on the host."""
 
-    def __init__(self, max_lengths: list[int]) -> None:
+    def __init__(self, max_lengths: list[int], eos: int) -> None:
         """``max_lengths``: the largest number of tokens of each row before EOS."""
+        self._eos = eos
         self.rows = list(range(len(max_lengths)))
         """The index of each row in the batch as it began."""
         self.max_lengths = max_lengths
@@ -36,6 +37,8 @@ class Rows:
         """Their log-probabilities."""
         self.lengths = [0] * len(self.rows)
         """The number of them."""
+        self.last = [eos] * len(self.rows)
+        """The last of them, or the token before the first one: EOS by default."""
 
     @property
     def room(self) -> list[int]:
@@ -57,12 +60,16 @@ class Rows:
             tokens += new[:count]
             logs += log[:count]
         self.lengths = [len(tokens) for tokens in self.tokens]
+        # A target prefix may be empty.
+        self.last = [tokens[-1] if tokens else last for tokens, last in zip(self.tokens, self.last)]
         return StepResult(
             **{**vars(accepted), "accepted": counts},
             rows=self.rows,
             drafted=drafted,
             called=called,
             lengths=self.lengths,
+            last=self.last,
+            finished=[token == self._eos for token in self.last],
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
         )
 
@@ -162,20 +169,18 @@ class Batch(Rows):
         net_input: NetInput,
         encoder_out: EncoderOut | None,
         prefix: TargetPrefix,
-        max_lengths: list[int],
         longest_draft: int,
     ) -> None:
         """``prefix``: not committed yet; ``longest_draft``: in slots or nodes."""
-        super().__init__(max_lengths)
+        super().__init__(prefix.max_lengths, prefix.eos)
+        self.last, self.forced = prefix.begins, prefix.lengths
         self.net_input, self.encoder_out = net_input, encoder_out
         self.device = net_input["src_tokens"].device
         # A row's last step may start at its maximum length and write a whole draft after it.
-        self.capacity = max(max_lengths) + 2 * (longest_draft + 1)
+        self.capacity = max(self.max_lengths) + 2 * (longest_draft + 1)
         """Tokens that a row has room for."""
         self.free_from = prefix.free_from
         """Positions before this one have no minimum length: some row's prefix holds them."""
-        self.last = prefix.begins
-        """The last of the tokens, or the token before the first one: EOS by default."""
         self.features: Tensor | None = None
         """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
         index 0, for a drafter that reads them; None before the first step."""
@@ -211,7 +216,7 @@ class Batch(Rows):
         called = draft.called
         before = zip(called, self.uncached, accepted.committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
-        self.last, self._on_device = accepted.last, None
+        self._on_device = None
         return self.append(accepted, scores.tolist(), draft.drafted, called)
 
     def plan(self, draft_lengths: list[int]) -> None:

@@ -72,17 +72,17 @@ class DrafterAlone:
         precision = next(self.drafter.parameters()).dtype
         results = Results(self.limits, self.statistics, self.observers, precision)
         with self.engines.running():
-            batch, forced = self._start(net_input)
+            batch = self._start(net_input)
             models = (self._drafter, self._verifier)
             batch.keepers = tuple(model.keep for model in models if model is not None)
-            return results.decode(batch, forced, lambda: (self._step(batch), None))
+            return results.decode(batch, batch.forced, lambda: (self._step(batch), None))
 
-    def _start(self, net_input: NetInput) -> tuple[Batch, list[int]]:
+    def _start(self, net_input: NetInput) -> Batch:
         """Read the source, and commit the forced tokens."""
         source, encoder_out = net_input["src_tokens"], None
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
-        prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
-        batch = Batch(net_input, None, prefix, limits, self.block_size)
+        prefix = TargetPrefix.of(net_input, limits, self.pad, self.eos)
+        batch = Batch(net_input, None, prefix, self.block_size)
         with self.statistics.stopwatch("encode", batch.device):
             if self._verifier is not None:
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
@@ -92,7 +92,7 @@ class DrafterAlone:
             result = self._commit(batch, prefix.accepted(), torch.zeros(prefix.tokens.shape))
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
         batch.plan([self.block_size] * len(batch.rows))
-        return batch, prefix.lengths
+        return batch
 
     def _step(self, batch: Batch) -> StepResult:
         """Draft a block, and commit it up to EOS."""
@@ -100,9 +100,7 @@ class DrafterAlone:
             tokens, scores = self._draft(batch)
         rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
-        last = [row[count - 1] for row, count in zip(rows, counts)]
-        ends, none = [token == self.eos for token in last], [0] * len(rows)
-        accepted = Accepted(tokens, sources, counts, counts, none, last, ends)
+        accepted = Accepted(tokens, sources, counts, counts, [0] * len(rows))
         return self._commit(batch, accepted, scores)
 
     def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:

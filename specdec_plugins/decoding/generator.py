@@ -142,12 +142,12 @@ class SpeculativeGenerator:
                 limits = self.limits.max_lengths(list(map(len, sources)), self.positions)
                 sentences, rows = list(zip(sources, limits)), self.rows or len(sources)
                 return self._resident.decode(sentences, rows, controller, results)
-            batch, forced = self._start(net_input, controller, statistics, encoder_out)
+            batch = self._start(net_input, controller, statistics, encoder_out)
             with stopwatch("encode", batch.device):
                 drafting = self._drafting(batch, controller, judges)
             batch.keepers = self._verifier.keep, drafting.keep
             step = partial(self._step, batch, drafting, controller, stopwatch, judges)
-            return results.decode(batch, forced, step)
+            return results.decode(batch, batch.forced, step)
 
     def _step(
         self,
@@ -180,17 +180,17 @@ class SpeculativeGenerator:
         controller: Controller,
         statistics: DecodingStatistics,
         encoder_out: EncoderOut | None,
-    ) -> tuple[Batch, list[int]]:
+    ) -> Batch:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
         stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         if encoder_out is None:
             with stopwatch("encode", source.device):
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-        prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
+        prefix = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
-        batch = Batch(net_input, encoder_out, prefix, limits, controller.max_length)
+        batch = Batch(net_input, encoder_out, prefix, controller.max_length)
         batch.plan(lengths)
         with stopwatch("encode", batch.device):
             self._verifier.begin(encoder_out, batch.capacity)
@@ -201,7 +201,7 @@ class SpeculativeGenerator:
             statistics.verifier_calls += len(batch.rows)
             nothing = ChainDraft.empty(len(batch.rows), batch.device)
             self._commit(batch, nothing, prefix.accepted(), *scored)
-        return batch, prefix.lengths
+        return batch
 
     def _score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Return the verifier's scores of a draft, and its states ``(rows, slots, channels)``."""

@@ -29,6 +29,10 @@ class StepResult(Accepted):
     """True if the drafter ran, False if it did not or an earlier draft was reused."""
     lengths: list[int]
     """All committed tokens, those of earlier steps included."""
+    last: list[int]
+    """The last committed token."""
+    finished: list[bool]
+    """True if it is EOS."""
     limited: list[bool]
     """True if the length limit ended the sentence."""
     verifier_called: bool = True

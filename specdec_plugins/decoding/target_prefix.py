@@ -37,12 +37,13 @@ class TargetPrefix:
     """The number of them in each row, EOS not counted."""
     free_from: int
     """Positions before this one are in some row's prefix: fairseq has no minimum length there."""
+    max_lengths: list[int]
+    """The largest number of tokens of each row before EOS."""
+    eos: int
 
     @classmethod
-    def of(
-        cls, net_input: NetInput, max_lengths: list[int], pad: int, eos: int
-    ) -> tuple[TargetPrefix, list[int]]:
-        """Return a batch's prefix, and the maximum lengths, which a forced EOS reduces.
+    def of(cls, net_input: NetInput, max_lengths: list[int], pad: int, eos: int) -> TargetPrefix:
+        """Return a batch's prefix; a forced EOS reduces ``max_lengths``.
 
         As in fairseq's search the maximum length wins over a prefix.
         """
@@ -57,12 +58,10 @@ class TargetPrefix:
                 raise ValueError(f"prefix tokens {row}: a token comes after pad; put pad last")
             limits.append(min(longest, length) if ends else longest)
             lengths.append(min(length, longest))
-        return cls(begins, tokens[:, : max(lengths)], lengths, tokens.size(1)), limits
+        return cls(begins, tokens[:, : max(lengths)], lengths, tokens.size(1), limits, eos)
 
     def accepted(self) -> Accepted:
         """Return the forced tokens as what a step commits, none of which was drafted."""
         sources = indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
-        rows = zip(self.begins, self.tokens.tolist(), self.lengths)
-        last = [[begin, *tokens][length] for begin, tokens, length in rows]
-        none, going = [0] * len(last), [False] * len(last)
-        return Accepted(self.tokens, sources, self.lengths, none, none, last, going)
+        none = [0] * len(self.lengths)
+        return Accepted(self.tokens, sources, self.lengths, none, none)

@@ -27,7 +27,7 @@ def test_rows_grow(steps: list[list[int]], dtype: torch.dtype, seed: int) -> Non
     torch.manual_seed(seed)
     rows, slots = 3, 4
     net_input: Any = make_batch([3] * rows)["net_input"]
-    batch = Batch(net_input, None, *TargetPrefix.of(net_input, [9] * rows, 1, EOS), 4)
+    batch = Batch(net_input, None, TargetPrefix.of(net_input, [9] * rows, 1, EOS), 4)
     assert batch.last == [EOS] * rows
     expected: list[list[tuple[int, float, list[float]]]] = [[] for _ in range(rows)]
     for counts in steps:
@@ -36,10 +36,9 @@ def test_rows_grow(steps: list[list[int]], dtype: torch.dtype, seed: int) -> Non
         # Not contiguous: states of more tokens were read.
         states = torch.randn(rows, slots + 1, 3).to(dtype)[:, 1:]
         sources = torch.stack([torch.randperm(slots) for _ in range(rows)])
-        last = [row[count - 1] for row, count in zip(tokens.tolist(), counts)]
-        accepted = Accepted(tokens, sources, counts, counts, counts, last, [False] * rows)
+        accepted = Accepted(tokens, sources, counts, counts, counts)
         result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
-        assert result.last == batch.last
+        assert result.last == [row[count - 1] for row, count in zip(tokens.tolist(), counts)]
         for row, count in enumerate(counts):
             features = states[row, sources[row, :count]].tolist()
             added = zip(tokens[row, :count].tolist(), scores[row, :count].tolist(), features)

@@ -90,10 +90,6 @@ class Accepted:
     """Drafted tokens among them."""
     verified: list[int]
     """Verify lengths."""
-    last: list[int]
-    """The last token to commit."""
-    finished: list[bool]
-    """True if it is EOS."""
 
 
 def walk(
@@ -117,9 +113,8 @@ def walk(
     judged = on_host(good), on_host(verifier_tokens)
     nodes, chosen, counts = _walk(*tree, *judged, eos, np.array(lengths))
     tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
-    committed, accepted, verified, last = counts.tolist()
-    finished = [token == eos for token in last]
-    return Accepted(tokens, sources, committed, accepted, verified, last, finished)
+    committed, accepted = counts.tolist()
+    return Accepted(tokens, sources, committed, accepted, lengths)
 
 
 @compiled
@@ -139,13 +134,13 @@ def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyon
 def _walk(
     parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`."""
+    """Return the sources, tokens and counts (committed and accepted) of an :class:`Accepted`."""
     rows, longest = parents.shape
     nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
-    counts = np.zeros((4, rows), np.int64)
+    counts = np.zeros((2, rows), np.int64)
     width = 0
     for row in range(rows):
-        length = min(lengths[row], longest)
+        length = lengths[row]
         # The length of the longest good path after each node.
         beyond = np.zeros(longest + 1, np.int64)
         for node in range(length, 0, -1):
@@ -166,7 +161,6 @@ def _walk(
             chosen[row, accepted] = best[row, node]
             committed += 1
         counts[0, row], counts[1, row] = committed, accepted
-        counts[2, row], counts[3, row] = length, chosen[row, committed - 1]
         width = max(width, accepted + 1)
     return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
 

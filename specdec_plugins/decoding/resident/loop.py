@@ -70,7 +70,7 @@ class ResidentBatch(Rows):
     def __init__(
         self, loop: ResidentLoop, kind: Kind, sentences: tuple[Sentence, ...], rows: int
     ) -> None:
-        super().__init__([])
+        super().__init__([], loop.models.bans.eos)
         self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
         self._sentences, lengths = sentences, [len(source) for source, _ in sentences]
         self._waiting = deque(sorted(range(len(lengths)), key=lambda i: -lengths[i]))
@@ -90,15 +90,12 @@ class ResidentBatch(Rows):
         self._step.run()
         committed = self._step.outcome.read()
         self._loop.row_steps += self._shape.rows
-        rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
+        rows, slots = len(self.rows), self._kind.slots - 1
         names = "committed", "accepted", "tokens", "sources", "scores"
         index = np.array(self._indices)
         counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
-        new: list[int] = counts[:, 0].tolist()
-        last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
-        ends, verified = [token == eos for token in last], [slots] * rows
-        path = torch.from_numpy(tokens), torch.from_numpy(sources)
-        accepted = Accepted(*path, new, good[:, 0].tolist(), verified, last, ends)
+        verified, path = [slots] * rows, (torch.from_numpy(tokens), torch.from_numpy(sources))
+        accepted = Accepted(*path, counts[:, 0].tolist(), good[:, 0].tolist(), verified)
         return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows), None
 
     def keep(self, rows: list[int]) -> None:
@@ -121,6 +118,7 @@ class ResidentBatch(Rows):
             self.max_lengths += [self._sentences[i][1] for i in sentences]
             self._sources += [len(self._sentences[i][0]) for i in sentences]
             self.lengths += [0] * count
+            self.last += [self._eos] * count
             for values in (self.tokens, self.scores):
                 values += [[] for _ in sentences]
 

@@ -145,9 +145,8 @@ class AcceptanceLabeller:
         new = [0] * len(cuts) if self.drafter.causal else cuts
         prefixes = Prefixes(target.tolist(), new, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
-        sizes = [self.block_size] * len(cuts)
-        scoring = self.scoring if self.rule.draws else None
-        draft = chosen_draft((sizes, cut.new_tensor(sizes)), states, scores, scoring)
+        sizes, scoring = [self.block_size] * len(cuts), self.scoring if self.rule.draws else None
+        draft = chosen_draft(sizes, states, scores, scoring)
         logits, *_ = self.verifier.score(last, draft, cuts)
         known = target[:, : max(cuts)], cut, draft.tokens, draft.links.ancestors
         logits = penalised(logits, self.scoring.repetition_penalty, *known)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import sub
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -153,14 +152,6 @@ class Results:
             }
 
 
-class RowCounts(NamedTuple):
-    """The counts of a batch on the device, each ``(rows,)``."""
-
-    lengths: Tensor
-    max_lengths: Tensor
-    draft_lengths: Tensor
-
-
 class Batch(Rows):
     """The rows of :class:`SpeculativeGenerator`'s loop, with data on the models' device."""
 
@@ -190,14 +181,14 @@ class Batch(Rows):
         """Draft lengths of the next step."""
         self.keepers: tuple[Callable[[list[int], int], None], ...] = ()
         """Called to go on with some rows, none of which has more tokens than the second value."""
-        self._on_device: RowCounts | None = None
+        self._on_device: Tensor | None = None
 
     @property
-    def on_device(self) -> RowCounts:
-        """The counts on the device, copied at the first use after a change."""
+    def on_device(self) -> Tensor:
+        """``(2, rows)`` lengths and their limits, copied at the first use after a change."""
         if self._on_device is None:
-            counts = [self.lengths, self.max_lengths, self.draft_lengths]
-            self._on_device = RowCounts(*kernels.to_device(counts, self.device).unbind())
+            counts = [self.lengths, self.max_lengths]
+            self._on_device = kernels.to_device(counts, self.device)
         return self._on_device
 
     def commit(
@@ -211,18 +202,13 @@ class Batch(Rows):
             # Rows of fewer tokens copy more behind them, which nobody reads.
             slots = kernels.indices(max(accepted.committed), self.device)
             row = kernels.indices(len(self.rows), self.device)[:, None]
-            positions = self.on_device.lengths[:, None] + slots
+            positions = self.on_device[0, :, None] + slots
             self.features[row, positions] = states[row, accepted.sources[:, : len(slots)]]
         called = draft.called
         before = zip(called, self.uncached, accepted.committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self._on_device = None
         return self.append(accepted, scores.tolist(), draft.drafted, called)
-
-    def plan(self, draft_lengths: list[int]) -> None:
-        """Set the draft lengths of the next step."""
-        if draft_lengths != self.draft_lengths:
-            self.draft_lengths, self._on_device = draft_lengths, None
 
     def keep(self, rows: list[int]) -> None:
         super().keep(rows)

@@ -91,7 +91,7 @@ class DrafterAlone:
         if any(prefix.lengths):
             result = self._commit(batch, prefix.accepted(), torch.zeros(prefix.tokens.shape))
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
-        batch.plan([self.block_size] * len(batch.rows))
+        batch.draft_lengths = [self.block_size] * len(batch.rows)
         return batch
 
     def _step(self, batch: Batch) -> StepResult:
@@ -116,9 +116,9 @@ class DrafterAlone:
             absent = torch.full_like(logits[0, 0], -math.inf)
             absent[decoder.draft_vocabulary] = 0
             logits = logits + absent
-        normalisers, counts = logits.logsumexp(-1), batch.on_device
-        positions = counts.lengths[:, None] + indices(slots, batch.device)
-        self._bans.apply(logits, positions, counts.max_lengths, batch.free_from)
+        normalisers, (lengths, limits) = logits.logsumexp(-1), batch.on_device
+        positions = lengths[:, None] + indices(slots, batch.device)
+        self._bans.apply(logits, positions, limits, batch.free_from)
         best = logits.argmax(-1)
         if not self.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.

@@ -71,10 +71,10 @@ class ChainDrafting(Drafting):
         if not slots:
             return super().draft(batch)
         states, scores = self._run(batch, slots)
-        lengths = batch.draft_lengths, batch.on_device.draft_lengths
         if self._scoring is not None or self._with_confidences:
-            return chosen_draft(lengths, states, scores, self._scoring)
-        return ChainDraft(scores.choose(), *lengths, states, states.new_empty(len(states), 0))
+            return chosen_draft(batch.draft_lengths, states, scores, self._scoring)
+        unknown = states.new_empty(len(states), 0)
+        return ChainDraft(scores.choose(), batch.draft_lengths, states, unknown)
 
     def _run(
         self, batch: Batch, slots: int, rows: list[int] | None = None
@@ -87,17 +87,14 @@ class ChainDrafting(Drafting):
 
 
 def chosen_draft(
-    lengths: tuple[list[int], Tensor], states: Tensor, scores: SlotScores, scoring: Scoring | None
+    lengths: list[int], states: Tensor, scores: SlotScores, scoring: Scoring | None
 ) -> ChainDraft:
-    """Return the draft of a drafter's pass, with probabilities; drawn by a ``scoring``.
-
-    ``lengths``: draft lengths, on the host and on the device.
-    """
+    """Return the draft of a drafter's pass, with probabilities; drawn by a ``scoring``."""
     if scoring is None:
         tokens, confidences = scores.choose_with_confidence()
-        return ChainDraft(tokens, *lengths, states, confidences)
+        return ChainDraft(tokens, lengths, states, confidences)
     tokens, proposal = draw_chain(scores, scoring)
-    return ChainDraft(tokens, *lengths, states, proposal.drawn, proposal)
+    return ChainDraft(tokens, lengths, states, proposal.drawn, proposal)
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:

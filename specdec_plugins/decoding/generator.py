@@ -169,7 +169,7 @@ class SpeculativeGenerator:
         result = self._commit(batch, draft, accepted, verification, states)
         drafting.observe(result)
         with stopwatch("control", HOST):
-            batch.plan(controller.observe(result))
+            batch.draft_lengths = controller.observe(result)
         if not judges:
             return result, None
         return result, Judgement(draft, verified, self.rule, verification)
@@ -191,7 +191,7 @@ class SpeculativeGenerator:
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
         batch = Batch(net_input, encoder_out, prefix, controller.max_length)
-        batch.plan(lengths)
+        batch.draft_lengths = lengths
         with stopwatch("encode", batch.device):
             self._verifier.begin(encoder_out, batch.capacity)
         if any(prefix.lengths):
@@ -209,15 +209,14 @@ class SpeculativeGenerator:
         if self._scoring.changes:
             width, eos = max(batch.lengths), self.eos
             rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
-            committed = to_device(rows, batch.device), batch.on_device.lengths
+            committed = to_device(rows, batch.device), batch.on_device[0]
             drafted = draft.tokens, draft.links.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
         depths, positions, max_lengths = draft.links.depths, None, None
         full = min(batch.room) < depths.size(-1)
         if full or min(batch.lengths) < self.limits.min_len:
-            counts = batch.on_device
-            positions = counts.lengths[:, None] + depths
-            max_lengths = counts.max_lengths if full else None
+            lengths, limits = batch.on_device
+            positions, max_lengths = lengths[:, None] + depths, limits if full else None
         self._bans.apply(scores, positions, max_lengths, batch.free_from)
         return Verification(scores, self.eos, normalisers), states
 

@@ -17,7 +17,6 @@ from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafting import Drafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import FORCED
@@ -68,12 +67,12 @@ class TextDrafting(Drafting):
             return super().draft(batch)
         drafted = pad_sequence(tokens, True).to(batch.device)
         confidences = pad_sequence(probabilities, True).to(batch.device)
-        lengths, proposal = to_device(counts, batch.device), None
+        proposal = None
         if self._draws:
             # Drawn from distributions that leave no choice.
             certain = torch.ones_like(confidences)
             proposal = Proposal(drafted[..., None], certain[..., None], certain)
-        return ChainDraft(drafted, counts, lengths, confidences[..., None], confidences, proposal)
+        return ChainDraft(drafted, counts, confidences[..., None], confidences, proposal)
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Find where the drafts of lost rows go on: of several places, at the nearest."""

@@ -13,7 +13,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Sampli
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
 from specdec_plugins.decoding.drafts.growth import Trees
-from specdec_plugins.decoding.kernels import Floats, Ints, on_host
+from specdec_plugins.decoding.kernels import Floats, Ints, on_host, to_device
 
 
 @lru_cache(maxsize=4096)
@@ -29,9 +29,7 @@ class ChainDraft:
     tokens: Tensor
     """``(rows, slots)``; a row's are the first of them."""
     drafted: list[int]
-    """Draft lengths."""
-    lengths: Tensor
-    """``(rows,)`` verify lengths."""
+    """The number of each row's tokens."""
     states: Tensor
     """``(rows, slots, channels)`` the drafter's states that tokens were chosen from."""
     confidences: Tensor
@@ -45,10 +43,8 @@ class ChainDraft:
     def empty(cls, rows: int, device: torch.device) -> ChainDraft:
         """Return a draft of nothing, after which a step commits the verifier's next token."""
         with torch.inference_mode(False):
-            lengths = torch.zeros(rows, dtype=torch.long, device=device)
             nothing = torch.zeros(rows, 0, device=device)
-            tokens = lengths.new_empty(rows, 0)
-        return cls(tokens, [0] * rows, lengths, nothing[..., None], nothing)
+        return cls(nothing.long(), [0] * rows, nothing[..., None], nothing)
 
     @classmethod
     def of(cls, tokens: Tensor) -> ChainDraft:
@@ -72,10 +68,9 @@ class ChainDraft:
         Of drawn tokens it is one more: leaving out a token must not depend on which token it is,
         and the token at which a controller cuts made it cut.
         """
-        if self.proposal is not None:
-            lengths = lengths + 1
-        lengths = torch.minimum(lengths, self.lengths)
-        return replace(self, tokens=self.tokens[:, : int(lengths.amax())], lengths=lengths)
+        more = 0 if self.proposal is None else 1
+        drafted = [min(n + more, count) for n, count in zip(lengths.tolist(), self.drafted)]
+        return replace(self, tokens=self.tokens[:, : max(drafted)], drafted=drafted)
 
     def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
         """Return what is committed."""
@@ -85,11 +80,11 @@ class ChainDraft:
             good = rule.agrees(verification, best, self.tokens, after)
         else:
             assert isinstance(rule, SamplingRule)
-            judged = verification, self.tokens, self.proposal, self.lengths
-            good, last = rule.judge_drawn(*judged)
+            lengths = to_device(self.drafted, self.tokens.device)
+            good, last = rule.judge_drawn(verification, self.tokens, self.proposal, lengths)
             best = last.expand(-1, self.tokens.size(1) + 1)
         tree = _parents(*self.tokens.shape), on_host(self.tokens)
-        return walk(tree, good, best, verification.eos, self.lengths.tolist())
+        return walk(tree, good, best, verification.eos, self.drafted)
 
     def chances(self) -> list[list[float]]:
         """Return the drafter's probability of each token, for a trace."""

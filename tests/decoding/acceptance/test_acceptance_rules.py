@@ -65,9 +65,8 @@ def accept(rule: AcceptanceRule, step: Step) -> list[int]:
 
 
 def chain(drafted: Tensor, lengths: list[int] | None = None) -> ChainDraft:
-    rows, slots = drafted.shape
-    verified = torch.tensor([slots] * rows if lengths is None else lengths)
-    return replace(ChainDraft.of(drafted), lengths=verified)
+    draft = ChainDraft.of(drafted)
+    return draft if lengths is None else replace(draft, drafted=lengths)
 
 
 def reference(

@@ -75,8 +75,7 @@ class Chance:
 
     def verify(self, draft: Draft) -> None:
         """What is verified is known."""
-        self._draft = draft
-        self._lengths = draft.lengths.tolist() if isinstance(draft, ChainDraft) else draft.drafted
+        self._draft, self._lengths = draft, draft.drafted
 
     def choose(self, at: int, weights: list[float]) -> int:
         """One of several outcomes by their weights, for the row that is the ``at``-th now."""

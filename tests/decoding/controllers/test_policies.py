@@ -23,8 +23,8 @@ from specdec_plugins.decoding.drafts import ChainDraft
 def draft(confidences: list[list[float]]) -> ChainDraft:
     known = torch.tensor(confidences)
     rows, slots = known.shape
-    tokens, lengths = torch.zeros(rows, slots).long(), torch.full((rows,), slots)
-    return ChainDraft(tokens, [slots] * rows, lengths, torch.zeros(rows, slots, 1), known)
+    tokens, states = torch.zeros(rows, slots).long(), torch.zeros(rows, slots, 1)
+    return ChainDraft(tokens, [slots] * rows, states, known)
 
 
 @pytest.mark.parametrize(("rows", "length"), [(1, 9), (2, 9), (3, 0)])

@@ -56,9 +56,9 @@ def check_options(options: object, owner: type | None = None) -> None:
         if choices and value is not None and value not in choices:
             allowed = f"one of {', '.join(choices)}"
         elif isinstance(value, (int, float)) and not minimum <= value <= maximum:
-            ends = f"at least {minimum:.10g}" * (minimum > -FINITE)
-            ends += " and " * (minimum > -FINITE and maximum < FINITE)
-            allowed = ends + f"at most {maximum:.10g}" * (maximum < FINITE) or "a number"
+            ends = [f"at least {minimum:.10g}"] if minimum > -FINITE else []
+            ends += [f"at most {maximum:.10g}"] if maximum < FINITE else []
+            allowed = " and ".join(ends) or "a number"
         if allowed:
             raise ValueError(f"--{name.replace('_', '-')} {value}: must be {allowed}")
 

@@ -118,19 +118,6 @@ def walk(
 
 
 @compiled
-def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyond: Ints) -> int:
-    """Return the path's next node; 0 if it has none."""
-    next_node = 0
-    for child in range(node + 1, len(parents) + 1):
-        if parents[child - 1] == node and good[child - 1]:
-            if tokens[child - 1] == best:
-                return child
-            if next_node == 0 or beyond[child] > beyond[next_node]:
-                next_node = child
-    return next_node
-
-
-@compiled
 def _walk(
     parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints
 ) -> tuple[Ints, Ints, Ints]:
@@ -138,30 +125,30 @@ def _walk(
     rows, longest = parents.shape
     nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
     counts = np.zeros((2, rows), np.int64)
-    width = 0
     for row in range(rows):
-        length = lengths[row]
-        # The length of the longest good path after each node.
-        beyond = np.zeros(longest + 1, np.int64)
-        for node in range(length, 0, -1):
+        # Each node's preferred child, and the length of the longest good path after the node.
+        children, beyond = np.zeros((2, longest + 1), np.int64)
+        for node in range(lengths[row], 0, -1):
             if good[row, node - 1]:
                 parent = parents[row, node - 1]
+                token, child = best[row, parent], children[parent]
+                if (
+                    child == 0
+                    or tokens[row, node - 1] == token
+                    or (tokens[row, child - 1] != token and beyond[node] >= beyond[child])
+                ):
+                    children[parent] = node
                 beyond[parent] = max(beyond[parent], beyond[node] + 1)
-        node, accepted = 0, 0
-        while node == 0 or tokens[row, node - 1] != eos:
-            candidates = parents[row, :length], tokens[row], good[row]
-            child = _child(node, *candidates, best[row, node], beyond)
-            if child == 0:
-                break
+        node, accepted, ended = 0, 0, False
+        while children[node] > 0 and not ended:
+            node = children[node]
             accepted += 1
-            node = child
             nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
-        committed = accepted
-        if node == 0 or tokens[row, node - 1] != eos:
+            ended = tokens[row, node - 1] == eos
+        if not ended:
             chosen[row, accepted] = best[row, node]
-            committed += 1
-        counts[0, row], counts[1, row] = committed, accepted
-        width = max(width, accepted + 1)
+        counts[0, row], counts[1, row] = accepted + (not ended), accepted
+    width = counts[1].max() + 1
     return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
 
 

@@ -57,6 +57,8 @@ class Controller:
         self.block_size = 0
         """The most slots to draft, of trees the largest depth."""
         self.head: Head | None = None
+        self.reuse_above = math.inf
+        """Re-verify what is left of a tree if its expected accepted length is at least this."""
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
         """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing."""
@@ -83,11 +85,6 @@ class Controller:
     def depth(self) -> int:
         """The largest depth of trees in tokens; 0: drafts are chains."""
         return 0
-
-    @property
-    def reuse_above(self) -> float:
-        """Re-verify what is left of a tree if its expected accepted length is at least this."""
-        return math.inf
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
         """Try something on a batch before it is decoded; ``decode`` decodes it under another

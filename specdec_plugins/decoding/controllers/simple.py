@@ -203,7 +203,7 @@ class Tree(Controller):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._nodes = self.tree_nodes
+        self._nodes, self.reuse_above = self.tree_nodes, self.redraft_below
 
     @property
     def max_length(self) -> int:
@@ -212,10 +212,6 @@ class Tree(Controller):
     @property
     def depth(self) -> int:
         return self.block_size
-
-    @property
-    def reuse_above(self) -> float:
-        return self.redraft_below
 
     def start(self, rows: int) -> list[int]:
         # To begin late, the drafter would have to read all that is there by then.

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
-from specdec_plugins.decoding.target_prefix import TargetPrefix
+from specdec_plugins.decoding.target_prefix import BEGINS, read_prefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
 
@@ -158,20 +158,26 @@ class Batch(Rows):
     def __init__(
         self,
         net_input: NetInput,
-        encoder_out: EncoderOut | None,
-        prefix: TargetPrefix,
+        max_lengths: list[int],
+        pad: int,
+        eos: int,
         longest_draft: int,
     ) -> None:
-        """``prefix``: not committed yet; ``longest_draft``: in slots or nodes."""
-        super().__init__(prefix.max_lengths, prefix.eos)
-        self.last, self.forced = prefix.begins, prefix.lengths
-        self.net_input, self.encoder_out = net_input, encoder_out
-        self.device = net_input["src_tokens"].device
+        """``longest_draft``: in slots or nodes. Forced tokens are not committed yet."""
+        tokens, self.forced, limits = read_prefix(net_input, max_lengths, pad, eos)
+        super().__init__(limits, eos)
+        if BEGINS in net_input:
+            self.last = net_input[BEGINS].tolist()
+        self.net_input, self.device = net_input, tokens.device
+        self.encoder_out: EncoderOut | None = None
+        self.prefix = tokens[:, : max(self.forced)]
+        """``(rows, n)`` forced tokens, :attr:`forced` of each row, then padding."""
         # A row's last step may start at its maximum length and write a whole draft after it.
         self.capacity = max(self.max_lengths) + 2 * (longest_draft + 1)
         """Tokens that a row has room for."""
-        self.free_from = prefix.free_from
-        """Positions before this one have no minimum length: some row's prefix holds them."""
+        self.free_from = tokens.size(1)
+        """Positions before this one are in some row's prefix: fairseq has no minimum length there.
+        """
         self.features: Tensor | None = None
         """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
         index 0, for a drafter that reads them; None before the first step."""
@@ -190,6 +196,12 @@ class Batch(Rows):
             counts = [self.lengths, self.max_lengths]
             self._on_device = kernels.to_device(counts, self.device)
         return self._on_device
+
+    def forced_tokens(self) -> Accepted:
+        """Return the forced tokens as what a step commits, none of which was drafted."""
+        sources = kernels.indices(self.prefix.size(1), self.device).expand_as(self.prefix)
+        none = [0] * len(self.rows)
+        return Accepted(self.prefix, sources, self.forced, none, none)
 
     def commit(
         self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None

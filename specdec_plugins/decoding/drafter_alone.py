@@ -18,7 +18,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.decoding.target_prefix import TargetPrefix, with_prefix
+from specdec_plugins.decoding.target_prefix import with_prefix
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.fairseq_types import NetInput, Sample
@@ -79,17 +79,17 @@ class DrafterAlone:
 
     def _start(self, net_input: NetInput) -> Batch:
         """Read the source, and commit the forced tokens."""
-        source, encoder_out = net_input["src_tokens"], None
+        source = net_input["src_tokens"]
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
-        prefix = TargetPrefix.of(net_input, limits, self.pad, self.eos)
-        batch = Batch(net_input, None, prefix, self.block_size)
+        batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
         with self.statistics.stopwatch("encode", batch.device):
             if self._verifier is not None:
-                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-                self._verifier.begin(encoder_out, batch.capacity)
-            self._drafter.start(net_input, encoder_out, batch.capacity)
-        if any(prefix.lengths):
-            result = self._commit(batch, prefix.accepted(), torch.zeros(prefix.tokens.shape))
+                batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+                self._verifier.begin(batch.encoder_out, batch.capacity)
+            self._drafter.start(net_input, batch.encoder_out, batch.capacity)
+        if any(batch.forced):
+            forced = batch.forced_tokens()
+            result = self._commit(batch, forced, torch.zeros(forced.tokens.shape))
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
         batch.draft_lengths = [self.block_size] * len(batch.rows)
         return batch

@@ -28,7 +28,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.decoding.target_prefix import BEGINS, FORCED, TargetPrefix, with_prefix
+from specdec_plugins.decoding.target_prefix import BEGINS, FORCED, with_prefix
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -184,23 +184,22 @@ class SpeculativeGenerator:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
         stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
-        if encoder_out is None:
-            with stopwatch("encode", source.device):
-                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-        prefix = TargetPrefix.of(net_input, limits, self.pad, self.eos)
-        with stopwatch("control", HOST):
-            lengths = controller.start(len(source))
-        batch = Batch(net_input, encoder_out, prefix, controller.max_length)
+        # Before the controller is asked for its longest draft.
+        lengths = controller.start(len(source))
+        batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)
         batch.draft_lengths = lengths
         with stopwatch("encode", batch.device):
+            if encoder_out is None:
+                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+            batch.encoder_out = encoder_out
             self._verifier.begin(encoder_out, batch.capacity)
-        if any(prefix.lengths):
+        if any(batch.forced):
             with stopwatch("verify", batch.device):
                 # The last forced token is read with the first draft.
-                scored = self._score(batch, ChainDraft.of(prefix.tokens[:, :-1]))
+                scored = self._score(batch, ChainDraft.of(batch.prefix[:, :-1]))
             statistics.verifier_calls += len(batch.rows)
             nothing = ChainDraft.empty(len(batch.rows), batch.device)
-            self._commit(batch, nothing, prefix.accepted(), *scored)
+            self._commit(batch, nothing, batch.forced_tokens(), *scored)
         return batch
 
     def _score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import ChainDraft
-from specdec_plugins.decoding.target_prefix import TargetPrefix
 
 EOS = 2
 
@@ -27,7 +26,7 @@ def test_rows_grow(steps: list[list[int]], dtype: torch.dtype, seed: int) -> Non
     torch.manual_seed(seed)
     rows, slots = 3, 4
     net_input: Any = make_batch([3] * rows)["net_input"]
-    batch = Batch(net_input, None, TargetPrefix.of(net_input, [9] * rows, 1, EOS), 4)
+    batch = Batch(net_input, [9] * rows, 1, EOS, 4)
     assert batch.last == [EOS] * rows
     expected: list[list[tuple[int, float, list[float]]]] = [[] for _ in range(rows)]
     for counts in steps:

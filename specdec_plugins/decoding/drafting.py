@@ -124,8 +124,8 @@ class TreeDrafting(ChainDrafting):
 
     def __init__(self, drafter: CachedDrafter, batch: Batch, controller: Controller) -> None:
         super().__init__(drafter, batch)
-        self._enough = controller.reuse_above
-        self._slots = min(controller.depth, controller.max_length)
+        self._controller = controller
+        self._slots = min(controller.block_size, controller.max_length)
         self._lattice: HostLattice | None = None
         """None where nothing is left of any row's."""
         self._positions = np.empty((3, 0), np.int64)
@@ -140,7 +140,7 @@ class TreeDrafting(ChainDrafting):
         anew = np.ones(len(batch.rows), np.bool_)
         if self._lattice is not None:
             trees = self._grow(self._lattice, nodes)
-            anew = (trees[-1] <= 0) | (trees[-1] < self._enough)
+            anew = (trees[-1] <= 0) | (trees[-1] < self._controller.reuse_above)
         if anew.any():
             trees = self._grow(self._renewed(batch, anew), nodes)
         return TreeDraft.of(trees, batch.draft_lengths, anew.tolist(), batch.device)

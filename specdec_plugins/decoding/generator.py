@@ -258,7 +258,7 @@ class SpeculativeGenerator:
             return self._source.drafting(batch, self.rule.draws)
         if self._drafter is None or not controller.max_length:
             return Drafting()
-        if controller.depth:
+        if controller.trees:
             return TreeDrafting(self._drafter, batch, controller)
         scoring = self._scoring if self.rule.draws else None
         return ChainDrafting(self._drafter, batch, scoring, controller.needs_confidences or judges)

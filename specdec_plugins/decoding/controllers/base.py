@@ -49,6 +49,8 @@ class Controller:
     real: ClassVar[bool] = True
     """False if it knows more than a decoder can: tokens beyond those verified, which sampling does
     not allow."""
+    trees: ClassVar[bool] = False
+    """True if drafts are trees."""
     shared_option: ClassVar[str | None] = None
     """The option that, if it is set, makes drafts depend on other rows or earlier sentences."""
 
@@ -80,11 +82,6 @@ class Controller:
     def max_length(self) -> int:
         """The largest number of tokens of a draft."""
         return self.block_size
-
-    @property
-    def depth(self) -> int:
-        """The largest depth of trees in tokens; 0: drafts are chains."""
-        return 0
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
         """Try something on a batch before it is decoded; ``decode`` decodes it under another

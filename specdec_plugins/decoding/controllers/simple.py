@@ -184,7 +184,7 @@ class Tree(Controller):
 
     name = "tree"
     help = "the most probable continuations, which branch; the last step's rest if promising"
-    steady = True
+    steady = trees = True
     shared_option = "max_rows"
 
     tree_nodes: int = option(8, "tree: tokens of a tree to verify", 1, 1024)
@@ -208,10 +208,6 @@ class Tree(Controller):
     @property
     def max_length(self) -> int:
         return self._nodes
-
-    @property
-    def depth(self) -> int:
-        return self.block_size
 
     def start(self, rows: int) -> list[int]:
         # To begin late, the drafter would have to read all that is there by then.

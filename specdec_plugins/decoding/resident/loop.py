@@ -53,8 +53,10 @@ class ResidentLoop:
     ) -> list[list[Hypothesis]]:
         """Decode sentences, at most so many ``rows`` at once, under a steady controller."""
         rows = min(rows, len(sentences))
-        length, depth = max(controller.start(rows)), controller.depth
-        kind = Kind(min(length, depth), length) if length and depth else Kind(length)
+        length, trees = max(controller.start(rows)), controller.trees
+        kind = (
+            Kind(min(length, controller.block_size), length) if length and trees else Kind(length)
+        )
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
             batch = ResidentBatch(self, kind, tuple(sentences), rows)

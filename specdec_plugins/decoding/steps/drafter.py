@@ -124,10 +124,11 @@ class CachedDrafter(CachedModel):
             memory, rest = memory[:, :, rows], [x if x is None else x[rows] for x in rest]
         features = self._features(prefixes, rows, new) if self.reads_features else None
         inputs = mask, *new, self._table, memory, *rest, features, block, last
-        states, *scores = self.cache.run(self._run, max(prefixes.cached), inputs, rows)
+        cached = prefixes.cached
+        states, *scores = self.cache.run(self._run, max(cached), inputs, rows)
         if self.causal:
-            sources = indices(max(prefixes.new), self._device).expand(len(prefixes.new), -1)
-            self.cache.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
+            sources = indices(max(prefixes.new), self._device).expand(len(cached), -1)
+            self.cache.write(sources, cached, prefixes.new, prefixes.rows)
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:

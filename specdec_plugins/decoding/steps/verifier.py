@@ -184,7 +184,7 @@ class CachedVerifier(CachedModel):
         np.add(cached[:, None], on_host(draft.links.depths), out=positions.numpy())
         if self._in_place and slots == 1 and min(lengths) == width:
             return None, tokens, positions
-        fill_mask(mask, cached, on_host(draft.links.ancestors).reshape(-1, slots, slots))
+        fill_mask(mask, cached, on_host(draft.links.ancestors))
         return mask, tokens, positions
 
 

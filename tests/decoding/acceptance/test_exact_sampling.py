@@ -138,13 +138,13 @@ class Chance:
 class Watched(Controller):
     """Does what another controller does; chance learns from it what there is to decide."""
 
-    max_length = depth = reuse_above = 0
+    max_length = 0
 
     def __init__(self, controller: Controller, chance: Chance) -> None:
         super().__init__()
         self.needs_confidences = controller.needs_confidences
-        self.max_length, self.depth = controller.max_length, controller.depth
-        self.reuse_above = controller.reuse_above
+        self.max_length, self.block_size = controller.max_length, controller.block_size
+        self.trees, self.reuse_above = controller.trees, controller.reuse_above
         self._controller, self._chance = controller, chance
 
     def start(self, rows: int) -> list[int]:

@@ -37,11 +37,11 @@ class RandomController(Controller):
 
     name = "random"
 
-    max_length = depth = reuse_above = 0
+    max_length = 0
 
     def __init__(self, most: int, seed: int, depth: int = 0) -> None:
         super().__init__()
-        self.max_length, self.depth = most, depth
+        self.max_length, self.block_size, self.trees = most, depth, depth > 0
         self._random = torch.Generator().manual_seed(seed)
 
     def _draw(self, rows: int) -> list[int]:
@@ -60,7 +60,7 @@ class RandomController(Controller):
     def verify_lengths(self, draft: Draft) -> torch.Tensor | None:
         assert draft.tokens.shape == (len(self._drafted), max(self._drafted))
         assert draft.drafted == self._drafted
-        if self.depth:
+        if self.trees:
             return None
         return torch.randint(self.max_length + 1, (len(self._drafted),), generator=self._random)
 
@@ -78,7 +78,7 @@ class RandomController(Controller):
             way = result.nodes[row]
             assert way == sorted(set(way))
             assert all(0 < node <= drafted for node in way)
-            assert self.depth or way == list(range(1, accepted + 1))
+            assert self.trees or way == list(range(1, accepted + 1))
         if not any(self._drafted):
             assert not any(result.called)
         kept = result.kept

@@ -131,7 +131,7 @@ def test_ragged_scoring_is_the_full_forward(
         inputs = torch.cat([last[:, None], draft], dim=1)
         depths = torch.tensor([[len(way) - 1 for way in own] for own in ways])
         if not branching:
-            depths, seen = depths[0], seen[0]
+            depths, seen = depths[:1], seen[:1]
         scored = draft_of(draft, depths, seen)
         logits, states, normalisers = cached.score(last, scored, counts)
         torch.testing.assert_close(normalisers, logits.logsumexp(-1))

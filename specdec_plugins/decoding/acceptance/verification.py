@@ -105,7 +105,7 @@ def walk(
 
     Args:
         tree: ``(rows, nodes)`` each: parents, where 0 is the root and node i > 0 holds drafted
-            token i - 1; and the drafted tokens, by probability.
+            token i - 1, maybe ``(1, nodes)`` for all rows; and the drafted tokens, by probability.
         good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
         verifier_tokens: ``(rows, nodes + 1)`` after each node.
         lengths: the number of nodes of each row.
@@ -122,15 +122,16 @@ def _walk(
     parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """Return the sources, tokens and counts (committed and accepted) of an :class:`Accepted`."""
-    rows, longest = parents.shape
+    rows, longest = tokens.shape
     nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
     counts = np.zeros((2, rows), np.int64)
     for row in range(rows):
+        above = parents[row if len(parents) > 1 else 0]
         # Each node's preferred child, and the length of the longest good path after the node.
         children, beyond = np.zeros((2, longest + 1), np.int64)
         for node in range(lengths[row], 0, -1):
             if good[row, node - 1]:
-                parent = parents[row, node - 1]
+                parent = above[node - 1]
                 token, child = best[row, parent], children[parent]
                 if (
                     child == 0

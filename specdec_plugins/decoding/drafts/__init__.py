@@ -13,13 +13,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Sampli
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
 from specdec_plugins.decoding.drafts.growth import Trees
-from specdec_plugins.decoding.kernels import Floats, Ints, on_host, to_device
-
-
-@lru_cache(maxsize=4096)
-def _parents(rows: int, slots: int) -> Ints:
-    """Return ``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
-    return np.tile(np.arange(slots), (rows, 1))
+from specdec_plugins.decoding.kernels import Floats, on_host, to_device
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class ChainDraft:
             lengths = to_device(self.drafted, self.tokens.device)
             good, last = rule.judge_drawn(verification, self.tokens, self.proposal, lengths)
             best = last.expand(-1, self.tokens.size(1) + 1)
-        tree = _parents(*self.tokens.shape), on_host(self.tokens)
+        tree = on_host(self.links.after), on_host(self.tokens)
         return walk(tree, good, best, verification.eos, self.drafted)
 
     def chances(self) -> list[list[float]]:

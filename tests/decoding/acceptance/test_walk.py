@@ -137,7 +137,7 @@ def test_chains(slots: int, seed: int, kind: str) -> None:
     # Nothing comes after EOS.
     good[:, 1:] &= drafted[:, :-1] != EOS
     own = own[:, :1] if kind == "drawn" else own
-    chain = np.tile(np.arange(slots), (3, 1)), drafted.numpy()
+    chain = np.arange(slots)[None], drafted.numpy()
     expected = walks.walk(chain, good, own.expand(-1, slots + 1), EOS, [slots] * 3)
     links = walks.chain_links(slots, torch.device("cpu"))
     assert_same(

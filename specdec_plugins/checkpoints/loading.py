@@ -58,9 +58,8 @@ class State(TypedDict):
     """The languages of a multilingual model."""
     num_updates: int
     task_state: Mapping[str, object]
-    optimizer_history: object
-    """Unchecked, as is ``extra_state``."""
     extra_state: dict[str, object]
+    """Unchecked."""
 
 
 def load_state(path: Location, as_transformer: bool = False) -> State:
@@ -97,7 +96,6 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
         "multilingual": languages,
         "num_updates": max(updates, 0) if isinstance(updates, int) else 0,
         "task_state": state.get("task_state") or {},
-        "optimizer_history": history,
         "extra_state": dict(state["extra_state"]),
     }
 

@@ -12,6 +12,7 @@ from fairseq.models.transformer import TransformerEncoderBase, TransformerModelB
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
+from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import (
     check_dictionaries,
     is_drafter,
@@ -134,7 +135,7 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
     """Write a verifier checkpoint without its decoder, for the published workflow.
 
     fairseq-train starts an ``--arch block`` from the file, given as ``--restore-file`` with all
-    four of the ``--reset-…`` flags. Optimizer state and averaged weights are left out.
+    four of the ``--reset-…`` flags.
 
     Returns:
         The names of the parameters written.
@@ -143,8 +144,5 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
     if is_drafter(state):
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     weights = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
-    extra = {k: value for k, value in state["extra_state"].items() if not k.startswith("ema")}
-    cfg = {part: vars(values) for part, values in state["cfg"].items()}
-    stored = {name: state[name] for name in ("optimizer_history", "task_state")}
-    save_state({**stored, "args": None, "cfg": cfg, "model": weights, "extra_state": extra}, output)
+    save_state(inference_state(state, weights), output)
     return list(weights)

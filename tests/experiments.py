@@ -7,8 +7,9 @@ from typing import Any
 
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.experiment import Experiment, Run
-from specdec_plugins.evaluation.systems import System, parse_system
+from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.evaluation.worker import Sentence
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
 
@@ -18,8 +19,8 @@ BASE = Settings("data", path="drafter.pt", ar_path="verifier.pt", engine="eager"
 def make_text(name: str = "in.en", references: Sequence[str] | None = None) -> Sentences:
     """Two sentences."""
     wanted = None if references is None else References(references, "de")
-    lines = [Line(1, "a b"), Line(3, "c")]
-    return Sentences(name, lines, [["a", "b"], ["c"]], [9, 9], wanted, codec=None)  # type: ignore[arg-type]
+    sentences = [Sentence(Line(1, "a b"), ["a", "b"], 9), Sentence(Line(3, "c"), ["c"], 9)]
+    return Sentences(name, sentences, wanted, codec=None)  # type: ignore[arg-type]
 
 
 def make_experiment(*names: str, **changes: Any) -> Experiment:
@@ -27,9 +28,8 @@ def make_experiment(*names: str, **changes: Any) -> Experiment:
     return Experiment(systems, changes.pop("texts", [make_text()]), **changes)
 
 
-def make_run(system: System | str, **changes: Any) -> Run:
+def make_run(name: str, **changes: Any) -> Run:
     """Two sentences of 8 tokens in a second, of round 1."""
-    name = system if isinstance(system, str) else system.name
     fields: dict[str, Any] = {
         "system": name,
         "text": "in.en",
@@ -40,12 +40,10 @@ def make_run(system: System | str, **changes: Any) -> Run:
         "engine": "eager",
         "precision": "float32",
         "seconds": 1.0,
-        "sentences": {"line": [1, 3], "seconds": [0.4, 0.6], "output": ["x", "y"]},
+        "sentences": 2,
+        "outputs": ["x", "y"],
     }
     if not name.startswith(("fairseq", "ctranslate2")):
-        fields |= {"committed_tokens": 8, "steps": 4, "drafted_tokens": 12, "verified_tokens": 10}
-        fields |= {"accepted_tokens": 4, "verifier_calls": 4, "drafter_calls": 4}
-        columns = {"steps": [2, 2], "drafted_tokens": [6, 6], "verified_tokens": [5, 5]}
-        columns |= {"accepted_tokens": [2, 2], "committed_tokens": [4, 4]}
-        fields["sentences"] |= columns
+        counts = {"committed_tokens": 8, "steps": 4, "drafted_tokens": 12, "verified_tokens": 10}
+        fields["counts"] = {**counts, "accepted_tokens": 4, "verifier_calls": 4, "drafter_calls": 4}
     return Run(**{**fields, **changes})

@@ -25,4 +25,4 @@ class EchoJob:
         heavy = [name for name in ("torch", "fairseq", "numpy") if name in sys.modules]
         threads = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
         print("noise")
-        return Decoded([1.0], [heavy, threads, [str(batches)]])
+        return Decoded(1.0, [heavy, threads, [str(batches)]])

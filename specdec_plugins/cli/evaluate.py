@@ -7,14 +7,13 @@ A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search)
 (greedy), AR (our loop without drafts), drafter (alone, unverified) or a controller. Keys are
 options of controllers, acceptance, limits and engines; a value without a key is the precision.
 Each runs in its own process, which waits while another is timed; ratios are taken within a round.
-FOLDER gets table.md, which is also printed, plots and records. Repeat the command to continue a
+FOLDER gets table.md, which is also printed, plots and all runs. Repeat the command to continue a
 stopped experiment, or to add rounds, batch sizes and threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -27,12 +26,12 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
 from specdec_plugins.evaluation.systems import AR, System, parse_system
-from specdec_plugins.evaluation.table import results, sentence_records, table
+from specdec_plugins.evaluation.table import results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.ctranslate2 import convert_verifier, is_installed, refuse_languages
+from specdec_plugins.inference.ctranslate2 import convert_verifier, obstacle, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 
@@ -80,11 +79,7 @@ def main(argv: Sequence[str]) -> None:
         runs = list(bar)
     text = table(experiment, runs, baseline, shlex.join([program(), *argv]))
     write_whole(args.output_path / "table.md", [text.encode()])
-    groups = results(experiment, runs)
-    records = (record for group in groups for record in sentence_records(group))
-    lines = (f"{json.dumps(record)}\n".encode() for record in records)
-    write_whole(args.output_path / "sentences.jsonl", lines)
-    for name, figure in () if args.no_plots else draw(groups):
+    for name, figure in () if args.no_plots else draw(results(experiment, runs)):
         save_figure(figure, args.output_path / name)
     if not args.quiet:
         put(text)
@@ -97,10 +92,12 @@ def prepare(
     refuse models that cannot be used before anything is written."""
     drafted = any(system.settings.draft_source == "drafter" for system in systems)
     checked = base if drafted else parse_system(AR, base).settings
+    converted = [system for system in systems if system.settings.by_ctranslate2]
+    for system in converted:
+        if reason := obstacle(system.settings):
+            raise ValueError(f"--systems {system.name}: {reason}")
     translator = load_translator(replace(checked, **PLAIN))
-    if convert := any(system.compute_type is not None for system in systems):
-        if not is_installed():
-            raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
+    if converted:
         generator, codec = translator.generator, translator.codec
         assert isinstance(generator, SpeculativeGenerator)
         refuse_languages(codec.tokens)
@@ -113,5 +110,5 @@ def prepare(
         batches=tuple(dict.fromkeys(args.batch)),
         threads=tuple(dict.fromkeys(args.threads)),
         warmup=args.warmup,
-        model=folder if convert else None,
+        model=folder if converted else None,
     )

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 
-from specdec_plugins.decoding.statistics import COUNTS, RATES, DecodingStatistics
+from specdec_plugins.decoding.statistics import RATES, DecodingStatistics
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
@@ -29,15 +28,12 @@ from specdec_plugins.machine import cores, processor_name
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
 """Shows the progress."""
+Turn = tuple[int, System]
+"""A round's number, and a system that is timed in it."""
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run of a system over a text. Times are of decoding alone.
-
-    Counts are None where a system does not tell its steps. ``sentences`` holds a column for each
-    known figure, in the order of the text: ``line`` and ``seconds`` (of the sentence's batch), and
-    as far as they are known ``steps``, counts of tokens and ``output``.
-    """
+    """One run of a system over a text. Times are of decoding alone."""
 
     system: str
     text: str
@@ -50,19 +46,15 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: str
     precision: str
     seconds: float
-    sentences: dict[str, list[Any]]
+    sentences: int
+    outputs: list[str] | None = None
+    """The translations, in the order of the text; None where they are those of round 1."""
     memory: int | None = None
     """Peak of the process, on a GPU of its tensors, in bytes."""
-    block_size: int | None = None
-    control_seconds: float | None = None
+    control_seconds: float = 0.0
     """The part of the seconds that the controller took."""
-    committed_tokens: int | None = None
-    steps: int | None = None
-    drafted_tokens: int | None = None
-    verified_tokens: int | None = None
-    accepted_tokens: int | None = None
-    verifier_calls: int | None = None
-    drafter_calls: int | None = None
+    counts: dict[str, int] = {}
+    """Counts of tokens, steps and calls, as far as the system tells them."""
 
     def figures(self) -> dict[str, float]:
         """Return the time of a sentence and all rates that are known.
@@ -70,19 +62,19 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ``acceptance_length`` has the bonus token included. ``discard_rate`` is of drafted tokens,
         ``verified_discard_rate`` (SpecDec++'s) of verified ones, each per committed token.
         """
-        figures = {"milliseconds": 1000 * self.seconds / len(self.sentences["line"])}
+        figures = {"milliseconds": 1000 * self.seconds / self.sentences}
         if self.memory is not None:
             figures["memory"] = self.memory
-        if self.committed_tokens:
-            counts = DecodingStatistics()
-            vars(counts).update({name: getattr(self, name) or 0 for name in COUNTS})
-            figures["tokens_per_second"] = self.committed_tokens / max(self.seconds, 1e-9)
-            figures["control_share"] = (self.control_seconds or 0) / max(self.seconds, 1e-9)
+        if self.counts:
+            counts, seconds = DecodingStatistics(), max(self.seconds, 1e-9)
+            vars(counts).update(self.counts)
+            figures["tokens_per_second"] = counts.committed_tokens / seconds
+            figures["control_share"] = self.control_seconds / seconds
             figures["verification_rate"] = counts.verification_rate
-            if self.verified_tokens is not None:
+            if "verified_tokens" in self.counts:
                 figures |= {name: getattr(counts, name) for name in RATES}
                 unwanted = counts.verified_tokens - counts.accepted_tokens
-                figures["verified_discard_rate"] = unwanted / self.committed_tokens
+                figures["verified_discard_rate"] = unwanted / max(counts.committed_tokens, 1)
         return figures
 
 
@@ -111,45 +103,39 @@ class Experiment:
 
     def describe(self) -> JsonObject:
         """Return all that decides a run and is not part of its record; files by their content."""
-        systems = {s.name: (s.compute_type, describe_settings(s.settings)) for s in self.systems}
         return {
             "versions": versions(),
             "processor": processor_name(),
             "cores": cores(),
             "texts": {text.name: text.describe() for text in self.texts},
-            "systems": systems,
+            "systems": {item.name: describe_settings(item.settings) for item in self.systems},
             "warmup": self.warmup,
         }
 
-    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Conditions, int, list[System]]]:
-        """Yield the systems that are missing in each round, in the order in which they are to run.
+    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Conditions, list[Turn]]]:
+        """Yield the missing turns under all conditions, in the order in which they are to be made.
 
         The order differs from round to round, so that no system always comes after the same other
         or has the machine when it is busy.
         """
-        done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
+        done = {(run.text, run.batch, run.threads, run.round, run.system) for run in runs}
         for batch, threads, text in product(self.batches, self.threads, self.texts):
-            where = Conditions(text, batch, threads)
-            for number in range(1, self.rounds + 1):
-                turn = Random(number).sample(self.systems, len(self.systems))
-                here = text.name, batch, threads, number
-                if missing := [system for system in turn if (system.name, *here) not in done]:
-                    yield where, number, missing
+            turns = [
+                (number, system)
+                for number in range(1, self.rounds + 1)
+                for system in Random(number).sample(self.systems, len(self.systems))
+                if (text.name, batch, threads, number, system.name) not in done
+            ]
+            if turns:
+                yield Conditions(text, batch, threads), turns
 
     def job(self, system: System, where: Conditions) -> TranslatorJob | CTranslate2Job:
         """Return the job of a system under these conditions."""
-        text, batches = where.text, where.text.batches(where.batch)
-        if system.compute_type is None:
-            settings = replace(system.settings, batch=where.batch)
-            return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
-        return CTranslate2Job(
-            str(self.model),
-            system.compute_type,
-            where.threads,
-            [[text.tokens[i] for i in batch] for batch in batches],
-            [[text.longest[i] for i in batch] for batch in batches],
-            system.settings.limits.min_len,
-        )
+        settings, batches = system.settings, where.text.batches(where.batch)
+        if settings.by_ctranslate2:
+            about = settings.precision, where.threads, settings.limits.min_len
+            return CTranslate2Job(str(self.model), *about, batches)
+        return TranslatorJob(replace(settings, batch=where.batch), batches)
 
 
 def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
@@ -160,63 +146,52 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
         with open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
-            for where, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
-                for run in _run_rounds(experiment, where, [item[1:] for item in missing], note):
+            for where, turns in experiment.pending(runs):
+                for run in _take_turns(experiment, where, turns, note):
                     file.write(msgspec.json.encode(run) + b"\n")
                     file.flush()
                     yield run
 
 
-def _run_rounds(
-    experiment: Experiment,
-    where: Conditions,
-    rounds: Sequence[tuple[int, list[System]]],
-    note: Note,
+def _take_turns(
+    experiment: Experiment, where: Conditions, turns: Sequence[Turn], note: Note
 ) -> Iterator[Run]:
-    """Load all systems, warm them up, then make the rounds."""
-    jobs = {s.name: experiment.job(s, where) for _, missing in rounds for s in missing}
+    """Load all systems, warm them up, then time them in turn."""
     with ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(SystemProcess(name, job, where.threads))
-            for name, job in jobs.items()
-        }
+        workers = {}
+        for name, system in {system.name: system for _, system in turns}.items():
+            worker = SystemProcess(name, experiment.job(system, where), where.threads)
+            workers[name] = stack.enter_context(worker)
         for name, worker in workers.items():
             note(f"loading {name}")
             worker.load()
         for name, worker in workers.items():
             note(f"warming up {name}")
             worker.decode(-(-experiment.warmup // where.batch), 1)
-        for number, missing in rounds:
-            for system in missing:
-                note(f"{where.text.name}, batch {where.batch}, round {number}: {system.name}")
-                yield timed_run(system, workers[system.name], where, number)
+        for number, system in turns:
+            note(f"{where.text.name}, batch {where.batch}, round {number}: {system.name}")
+            yield timed_run(system, workers[system.name], where, number)
 
 
 def timed_run(system: System, worker: SystemProcess, where: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    batches = where.text.batches(where.batch)
-    order = [i for batch in batches for i in batch]
+    text, batches, outputs = where.text, where.text.batches(where.batch), None
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
-    columns = dict(decoded.columns)
-    pairs = zip(decoded.seconds, batches, strict=True)
-    columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
     if number == 1 or system.settings.rule.draws:
-        columns["output"] = [
-            output if isinstance(output, str) else where.text.joined(output)
-            for output in decoded.outputs
-        ]
-    columns["line"] = [where.text.lines[i].number for i in order]
-    in_text = sorted(range(len(order)), key=order.__getitem__)
+        lines = (sentence.line.number for batch in batches for sentence in batch)
+        by_line = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
+        outputs = [by_line[line] for line in sorted(by_line)]
     return Run(
         system=system.name,
-        text=where.text.name,
+        text=text.name,
         threads=where.threads,
         batch=where.batch,
         round=number,
         began=began,
-        seconds=sum(decoded.seconds),
-        sentences={name: [column[i] for i in in_text] for name, column in columns.items()},
+        seconds=decoded.seconds,
+        sentences=len(text.sentences),
+        outputs=outputs,
         **decoded.figures,
     )
 

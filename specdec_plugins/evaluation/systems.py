@@ -17,27 +17,22 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_types
 from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
-from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
-from specdec_plugins.evaluation.worker import Decoded
-from specdec_plugins.files.lines import Line
+from specdec_plugins.evaluation.worker import Decoded, Sentence
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Translator, load_translator
-from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.translator import Translation
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
-AR, DRAFTER, FAIRSEQ, CTRANSLATE2 = "AR", "drafter", "fairseq", "ctranslate2"
+AR, DRAFTER, FAIRSEQ = "AR", "drafter", "fairseq"
 SETTINGS = (
     *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
     "target_prefix",
 )
 """Settings that a system may have of its own."""
-PLAIN: dict[str, Any] = {
-    "controller": Constant(),
-    "rule": StrictRule(),
-    **dict.fromkeys(("block_size", "drafter_precision", "drafts")),
-    "ar_backend": "ours",
-}
+ALONE: JsonObject = {"controller": Constant(), "rule": StrictRule(), "drafts": None}
+"""Settings of systems that draft nothing, or verify nothing."""
+PLAIN: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
 """Settings of systems without drafts."""
+STOCK: JsonObject = {**PLAIN, "engine": "eager", "precision": "float32"}
 
 
 @dataclass(frozen=True)
@@ -47,14 +42,12 @@ class System:
     name: str
     """The string that it was made from."""
     settings: Settings
-    """Settings of a run; of CTranslate2 only the limits count."""
-    compute_type: str | None = None
-    """CTranslate2's precision; None for other systems."""
+    """Settings of a run; of CTranslate2 only precision and limits count."""
 
     @property
     def policy(self) -> str:
-        """The controller's name, or the strategy where nothing is controlled."""
-        if self.compute_type is not None:
+        """The controller's name, or the strategy or backend where nothing is controlled."""
+        if self.settings.by_ctranslate2:
             return CTRANSLATE2
         speculates = self.settings.strategy == "specdec"
         return self.settings.controller.name if speculates else self.settings.strategy
@@ -82,34 +75,32 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         key, equals, value = part.partition("=")
         values[key if equals else "precision"] = value if equals else key
     kinds = get_type_hints(Settings)
-    asked = _taken(values, {key: kinds[key] for key in SETTINGS})
+    keys = ("precision",) if name == CTRANSLATE2 else SETTINGS
+    asked = _taken(values, {key: kinds[key] for key in keys})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
     of_rule = _taken(values, option_types(*RULES))
     rule = choose_rule({**base.rule.values, **of_rule}) if of_rule else base.rule
-    compute_type = None
-    if name == FAIRSEQ:
-        changes = {**PLAIN, "engine": "eager", "precision": "float32", **asked}
-    elif name == CTRANSLATE2:
-        compute_type = str(asked.pop("precision", "float32"))
-        values |= asked
-        changes = {**PLAIN, "engine": "eager", "precision": "float32", "strategy": AR}
-    elif name == AR:
-        changes = {**PLAIN, "rule": rule, **asked}
-    elif name == DRAFTER:
-        changes = {"controller": Constant(), "rule": StrictRule(), "drafts": None, **asked}
-    elif name in CONTROLLERS:
+    if name in CONTROLLERS:
         of_controller = _taken(values, option_types(CONTROLLERS[name]))
         controller = controller_of({**(options or {}), **of_controller, "controller": name})
-        changes = {"rule": rule, **asked, "strategy": "specdec", "controller": controller}
+        changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     else:
-        known = ", ".join((FAIRSEQ, CTRANSLATE2, AR, DRAFTER, *CONTROLLERS))
-        raise ValueError(f"--systems {text}: must begin with one of {known}")
+        others: dict[str, JsonObject] = {
+            FAIRSEQ: STOCK,
+            CTRANSLATE2: {**STOCK, "engine": "auto", "strategy": AR, "ar_backend": CTRANSLATE2},
+            AR: {**PLAIN, "rule": rule},
+            DRAFTER: ALONE,
+        }
+        if name not in others:
+            known = ", ".join((*others, *CONTROLLERS))
+            raise ValueError(f"--systems {text}: must begin with one of {known}")
+        changes = {"strategy": name, **others[name]}
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
-    settings = replace(base, limits=limits, **{"strategy": name, **changes})
+    settings = replace(base, limits=limits, **{**changes, **asked})
     if settings.drafts_path is not None:
         raise ValueError(f"--drafts {settings.drafts_path}: is copy or source here")
-    return System(text, settings, compute_type)
+    return System(text, settings)
 
 
 def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,24 +115,12 @@ def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     return taken
 
 
-class RowCounts(Observer):
-    """Drafted and verified tokens of each row of the last batch."""
-
-    def begin(self, forced: list[int]) -> None:
-        self.drafted, self.verified = [0] * len(forced), [0] * len(forced)
-
-    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
-        for row, drafted, verified in zip(result.rows, result.drafted, result.verified):
-            self.drafted[row] += drafted
-            self.verified[row] += verified
-
-
 @dataclass
 class TranslatorJob:
     """A translator's settings, and the batches to decode."""
 
     settings: Settings
-    batches: Sequence[Sequence[Line]]
+    batches: Sequence[Sequence[Sentence]]
     translator: Translator = field(init=False)
 
     def load(self) -> None:
@@ -150,37 +129,19 @@ class TranslatorJob:
 
     def decode(self, batches: int, seed: int) -> Decoded:
         """Decode the first ``batches``; a controller keeps what it learns for the next call."""
-        generator, counts = self.translator.generator, RowCounts()
+        translator, generator = self.translator, self.translator.generator
         log = generator.statistics = DecodingStatistics()
-        ours = False
-        if isinstance(generator, SpeculativeGenerator | DrafterAlone):
-            generator.observers, ours = [counts], True
-        seconds: list[float] = []
-        results: list[Translation] = []
-        columns: dict[str, list[object]] = {"drafted_tokens": [], "verified_tokens": []}
+        outputs: list[str] = []
         for batch in self.batches[:batches]:
-            before = log.total_seconds
-            results += self.translator.translate(batch, seed=seed)
-            seconds.append(log.total_seconds - before)
-            if ours:
-                columns["drafted_tokens"] += counts.drafted
-                columns["verified_tokens"] += counts.verified
-        figures: JsonObject = {
-            "engine": self.translator.engine,
-            "precision": self.translator.precision,
-            "block_size": self.translator.block_size,
-        }
+            lines = [sentence.line for sentence in batch]
+            outputs += [result.text for result in translator.translate(lines, seed=seed)]
+        figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
-        if ours:
-            figures |= {name: getattr(log, name) for name in COUNTS}
+        if isinstance(generator, SpeculativeGenerator | DrafterAlone):
+            # The drafter alone accepts without verifying.
+            alone = self.settings.strategy == DRAFTER
+            unknown = ("verified_tokens", "accepted_tokens") if alone else ()
+            figures["counts"] = {n: getattr(log, n) for n in COUNTS if n not in unknown}
             figures["control_seconds"] = log.stopwatch.seconds["control"]
-            columns |= {
-                "steps": [len(result.accepted) for result in results],
-                "accepted_tokens": [sum(result.accepted) for result in results],
-                "committed_tokens": [len(result.tokens) - result.forced for result in results],
-            }
-        if self.settings.strategy == "drafter":
-            # It accepts without verifying.
-            figures |= {"verified_tokens": None, "accepted_tokens": None}
-        return Decoded(seconds, [r.text for r in results], columns if ours else {}, figures)
+        return Decoded(log.total_seconds, outputs, figures)

@@ -1,4 +1,4 @@
-"""The table of an experiment, with BLEU and acceptance, and its records of sentences."""
+"""The table of an experiment, with BLEU and acceptance."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
-from typing import Any
 
 from specdec_plugins import __version__
 from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
-from specdec_plugins.evaluation.systems import AR, DRAFTER, System
+from specdec_plugins.evaluation.systems import AR, System
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.output import JsonObject
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
@@ -39,12 +37,7 @@ class Result:
     @property
     def outputs(self) -> list[list[str]]:
         """The translations: of the first round, or of each seed."""
-        return [run.sentences["output"] for run in self.runs if "output" in run.sentences]
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the first run, with the medians of seconds."""
-        seconds = zip(*(run.sentences["seconds"] for run in self.runs))
-        return {**self.runs[0].sentences, "seconds": list(map(median, seconds))}
+        return [run.outputs for run in self.runs if run.outputs is not None]
 
     def values(self, name: str) -> list[float]:
         """Return a figure of all rounds in which it is known."""
@@ -87,7 +80,7 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
     parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
     for group in results(experiment, runs):
         where = group[0].where
-        sentences = counted(len(where.text.lines), "sentence")
+        sentences = counted(len(where.text.sentences), "sentence")
         rounds = counted(max(len(result.runs) for result in group), "round")
         threads = counted(where.threads, "thread")
         title = f"{where.text.name}, {sentences}, batch {where.batch}, {threads}, {rounds}"
@@ -158,39 +151,3 @@ def _bleu(result: Result, name: str) -> str:
     references = result.where.text.references
     scores = [references.scores(output) for output in result.outputs] if references else []
     return spread([score[name] for score in scores])
-
-
-def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
-    """Yield every sentence of every system, in the order of the text; times are medians.
-
-    SpecDec++ (Huang et al., 2024; its ``evaluate.py``) has ``id``, from 0; ``spec_time``,
-    ``target_time`` and ``draft_time``: seconds of this system, of AR and of the drafter alone;
-    ``num_mismatched_tokens``: verified but not accepted; ``num_LM_call``: verifier calls; and
-    ``generated_length`` of each, EOS included. At a batch size above 1 a time is that of the whole
-    batch. Null is what was not measured.
-    """
-    nothing = [None] * len(group[0].where.text.lines)
-    by_policy = {result.system.policy: result.columns() for result in reversed(group)}
-    target, draft = by_policy.get(AR, {}), by_policy.get(DRAFTER, {})
-    for result in group:
-        speculates = result.system.settings.strategy == "specdec"
-        columns = result.columns()
-        for i, line in enumerate(columns["line"]):
-            known = {name: column[i] for name, column in columns.items()}
-            rejected = known.get("verified_tokens", 0) - known.get("accepted_tokens", 0)
-            yield {
-                "id": line - 1,
-                "spec_time": known["seconds"] if speculates else None,
-                "target_time": target.get("seconds", nothing)[i],
-                "draft_time": draft.get("seconds", nothing)[i],
-                "num_mismatched_tokens": rejected if speculates else None,
-                "num_LM_call": known["steps"] if speculates else None,
-                "generated_length": known.get("committed_tokens"),
-                "generated_length_target": target.get("committed_tokens", nothing)[i],
-                "generated_length_draft": draft.get("committed_tokens", nothing)[i],
-                "system": result.system.name,
-                "text": result.where.text.name,
-                "batch": result.where.batch,
-                "threads": result.where.threads,
-                **known,
-            }

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import penalised
 from specdec_plugins.evaluation.bleu import References
-from specdec_plugins.evaluation.worker import Tokens
+from specdec_plugins.evaluation.worker import Sentence, Tokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.files.output import JsonObject
@@ -23,14 +23,10 @@ from specdec_plugins.inference.translator import Translator
 
 @dataclass(frozen=True)
 class Sentences:
-    """The lines with words of a text, segmented, in the order of the text."""
+    """The lines with words of a text, in its order."""
 
     name: str
-    lines: Sequence[Line]
-    tokens: Sequence[Tokens]
-    """Symbols of the source dictionary of each line."""
-    longest: Sequence[int]
-    """The maximum number of target tokens of each line, without EOS."""
+    sentences: Sequence[Sentence]
     references: References | None
     codec: TextCodec
 
@@ -40,8 +36,13 @@ class Sentences:
     ) -> Sentences:
         """Read a text, segmented as by the translator, whose limits are those of all systems."""
         settings, codec = translator.settings, translator.codec
-        lines = read_text(path, max_lines)
-        worded = {i: ids for i, line in enumerate(lines) if (ids := codec.encode(line)) is not None}
+        lines, positions = read_text(path, max_lines), translator.generator.positions
+        sentences = []
+        for line in lines:
+            if (ids := codec.encode(line)) is not None:
+                tokens = [codec.source[i] for i in ids[:-1]]
+                longest = settings.limits.max_length(len(ids), positions)
+                sentences.append(Sentence(line, tokens, longest))
         references = None
         if reference is not None:
             wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
@@ -52,35 +53,29 @@ class Sentences:
             # Codes are of words: without a tokenizer the text has them, and so has its translation.
             of_words = settings.bpe in (None, "subword_nmt", "fastbpe")
             tokenised = settings.tokenizer is None and of_words
-            language = settings.target_lang or ""
-            references = References([wanted[index] for index in worded], language, tokenised)
-        positions = translator.generator.positions
-        return cls(
-            name=path,
-            lines=[lines[index] for index in worded],
-            tokens=[[codec.source[i] for i in ids[:-1]] for ids in worded.values()],
-            longest=[settings.limits.max_length(len(i), positions) for i in worded.values()],
-            references=references,
-            codec=codec,
-        )
+            of_sentences = [wanted[sentence.line.number - 1] for sentence in sentences]
+            references = References(of_sentences, settings.target_lang or "", tokenised)
+        return cls(path, sentences, references, codec)
 
-    def batches(self, size: int) -> list[list[int]]:
-        """Return indices of sentences in batches, the longest first, so that too large ones fail
-        at once. At batch 1 they are in the order of the text."""
-        order = list(range(len(self.tokens)))
+    def batches(self, size: int) -> list[Sequence[Sentence]]:
+        """Return sentences in batches, the longest first, so that too large ones fail at once. At
+        batch 1 they are in the order of the text."""
+        ordered = self.sentences
         if size > 1:
-            order.sort(key=lambda i: -len(self.tokens[i]))
-        return [order[start : start + size] for start in range(0, len(order), size)]
+            ordered = sorted(ordered, key=lambda sentence: -len(sentence.tokens))
+        return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
-    def joined(self, symbols: Tokens) -> str:
-        """Return a translation in symbols of the target dictionary as text."""
-        ids = torch.tensor([self.codec.target.index(symbol) for symbol in symbols])
+    def joined(self, output: str | Tokens) -> str:
+        """Return a translation, which may be symbols of the target dictionary, as text."""
+        if isinstance(output, str):
+            return output
+        ids = torch.tensor([self.codec.target.index(symbol) for symbol in output])
         return self.codec.decode(ids.long())
 
     def describe(self) -> JsonObject:
         """Return facts by which the text is known again."""
-        text = "\n".join(line.text for line in self.lines).encode("utf-8")
-        return {"lines": len(self.lines), "sha256": hashlib.sha256(text).hexdigest()}
+        text = "\n".join(sentence.line.text for sentence in self.sentences).encode("utf-8")
+        return {"lines": len(self.sentences), "sha256": hashlib.sha256(text).hexdigest()}
 
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:

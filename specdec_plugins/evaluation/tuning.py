@@ -8,13 +8,15 @@ from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.tuned_modes import Mode, Table, Timed
 
@@ -66,10 +68,7 @@ def lines_to_try(lines: Sequence[Line], batch: int, again: bool = False) -> list
 
 @dataclass
 class Trial:
-    """Modes that are ready to be timed.
-
-    Trees that draft in one precision share their models, and so does AR by our loop.
-    """
+    """Modes that are ready to be timed."""
 
     settings: Settings
     modes: list[Mode]
@@ -80,26 +79,21 @@ class Trial:
     def load(self) -> None:
         """Load all modes, and leave out those that cannot be loaded here."""
         for mode in list(self.modes):
-            kind = self._kind(mode)
-            if kind in self._translators:
-                continue
-            self.note(f"loading {kind}")
-            translator = load_translator(kind.applied(self.settings))
-            if translator.not_by_ctranslate2 is None:
-                self._translators[kind] = translator
-            else:
+            loaded = self._loaded(mode)
+            if loaded not in self._translators:
+                self.note(f"loading {loaded}")
+                self._translators[loaded] = load_translator(loaded.applied(self.settings))
+            if self._translators[loaded].not_by_ctranslate2 is not None:
                 self.modes.remove(mode)
 
-    def _kind(self, mode: Mode) -> Mode:
-        """Return the first of the modes that have the same models."""
-        if mode.ar_backend == CTRANSLATE2 or mode.drafts:
-            return mode
-        drafting = [other for other in self.modes if other.tree]
-        if mode.tree:
-            drafting = [o for o in drafting if o.drafter_precision == mode.drafter_precision]
-        return next(iter(drafting), mode)
+    def _loaded(self, mode: Mode) -> Mode:
+        """Return the mode whose models serve this one: trees that draft in one precision share
+        theirs, and AR by our loop drafts nothing with them."""
+        if mode.tree or (mode == GREEDY and self.settings.path):
+            return msgspec.structs.replace(mode, tree=TREES[0])
+        return mode
 
-    def run(self, batch: int, text: Sequence[Line], rounds: int = ROUNDS) -> list[Timed]:
+    def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
         """Time all modes on a text in rounds; return all, the fastest first.
 
         After each round the slower half is dropped, but for AR by our loop.
@@ -108,12 +102,8 @@ class Trial:
         running = list(self.modes)
         for mode in running:
             self.note(f"batch {batch}, warming up: {mode}")
-            if mode.ar_backend == CTRANSLATE2 and batch != self._translators[mode].settings.batch:
-                # It chooses its threads for a batch size when it is loaded.
-                here = replace(self.settings, batch=batch)
-                self._translators[mode] = load_translator(mode.applied(here))
             self._pass(mode, batch, text)
-        for number in range(1, rounds + 1):
+        for number in range(1, ROUNDS + 1):
             for mode in Random(number).sample(running, len(running)):
                 self.note(f"batch {batch}, round {number}: {mode}")
                 times[mode].append(self._pass(mode, batch, text))
@@ -126,7 +116,7 @@ class Trial:
 
     def _pass(self, mode: Mode, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
-        translator = self._translators[self._kind(mode)]
+        translator = self._translators[self._loaded(mode)]
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.machine import python_program
 
@@ -29,19 +30,28 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
 PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
 Tokens = list[str]
-"""A sentence: symbols of its language's dictionary, without EOS."""
+"""Symbols of a language's dictionary, without EOS."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line with words, segmented."""
+
+    line: Line
+    tokens: Tokens
+    longest: int
+    """The maximum number of target tokens, without EOS."""
 
 
 @dataclass
 class Decoded:
-    """Results of decoding some batches; lists are in the order of the batches."""
+    """Results of decoding some batches."""
 
-    seconds: list[float] = field(default_factory=list)
-    """Seconds of decoding each batch, and nothing else."""
+    seconds: float = 0.0
+    """Seconds of decoding, and nothing else."""
     outputs: list[str] | list[Tokens] = field(default_factory=list)
-    """The translation of each sentence: text, or symbols where a system knows nothing else."""
-    columns: dict[str, list[object]] = field(default_factory=dict)
-    """Columns of ``Run.sentences``."""
+    """The translation of each sentence, in the order of the batches: text, or symbols where a
+    system knows nothing else."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
 

@@ -22,8 +22,8 @@ NAMES = ("AR", "tree", "constant")
 def order(experiment: Experiment, runs: list[Run]) -> list[tuple[int, int, str]]:
     return [
         (where.batch, number, system.name)
-        for where, number, systems in experiment.pending(runs)
-        for system in systems
+        for where, turns in experiment.pending(runs)
+        for number, system in turns
     ]
 
 

@@ -24,8 +24,8 @@ def test_systems_without_drafts() -> None:
     assert (greedy.strategy, greedy.precision, greedy.limits.lenpen) == ("AR", "float64", 0.5)
     assert (greedy.block_size, greedy.ar_backend) == (None, "ours")
     peer = parse_system("ctranslate2@int8", base)
-    assert (peer.compute_type, peer.policy) == ("int8", "ctranslate2")
-    assert parse_system("ctranslate2", base).compute_type == "float32"
+    assert (peer.settings.precision, peer.policy) == ("int8", "ctranslate2")
+    assert parse_system("ctranslate2", base).settings.precision == "float32"
 
 
 def test_systems_that_draft() -> None:

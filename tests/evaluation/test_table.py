@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.evaluation.plots import draw, save_figure
-from specdec_plugins.evaluation.table import results, sentence_records, table
+from specdec_plugins.evaluation.table import results, table
 
 
 @given(st.data())
@@ -21,7 +21,7 @@ def test_identities_of_rates(data: st.DataObject) -> None:
     accepted = data.draw(st.integers(0, verified))
     counts = {"steps": steps, "verifier_calls": steps, "committed_tokens": accepted + steps}
     counts |= {"drafted_tokens": drafted, "verified_tokens": verified, "accepted_tokens": accepted}
-    found = make_run("tree", **counts).figures()
+    found = make_run("tree", counts=counts).figures()
     length, rate = found["acceptance_length"], found["verification_rate"]
     assert length == pytest.approx(1 + accepted / steps)
     assert length * rate == pytest.approx(1)
@@ -32,7 +32,7 @@ def test_identities_of_rates(data: st.DataObject) -> None:
 
 def test_what_is_not_counted_has_no_rates() -> None:
     assert make_run("fairseq").figures() == {"milliseconds": 500}
-    alone = make_run("drafter", verified_tokens=None, accepted_tokens=None).figures()
+    alone = make_run("drafter", counts={"committed_tokens": 8}).figures()
     assert alone["tokens_per_second"] == 8
     assert not {"acceptance_length", "verified_discard_rate"} & alone.keys()
 
@@ -77,7 +77,7 @@ def test_lines_unlike_those_of_AR() -> None:  # noqa: N802
         make_run(
             name,
             precision="float64" if "64" in name else "float32",
-            sentences={"line": [1, 3], "seconds": [1, 1], "output": output},
+            outputs=output,
         )
         for name, output in outputs.items()
     ]
@@ -89,9 +89,8 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
     line = "ein Hund schläft auf dem Sofa"
     texts = [make_text("near", [line] * 2), make_text("far")]
     experiment = make_experiment("AR", texts=texts, batches=(1, 8))
-    sentences = {"line": [1, 3], "seconds": [1, 1], "output": [line] * 2}
     runs = [
-        make_run("AR", text=text, batch=batch, sentences=sentences)
+        make_run("AR", text=text, batch=batch, outputs=[line] * 2)
         for text in ("near", "far")
         for batch in (1, 8)
     ]
@@ -100,27 +99,10 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
     assert [row.get("BLEU") for row in rows(text)] == ["100.0", "100.0", None]
 
 
-def test_records_have_the_names_of_specdec_pp() -> None:
-    experiment = make_experiment("AR", "drafter", "tree", "fairseq@beam=1")
-    runs = [make_run(system) for system in experiment.systems]
-    runs += [make_run("tree", round=2, sentences={**runs[2].sentences, "seconds": [0.8, 1.0]})]
-    (group,) = results(experiment, runs)
-    records = list(sentence_records(group))
-    assert [(r["system"], r["id"]) for r in records[:3]] == [("AR", 0), ("AR", 2), ("drafter", 0)]
-    tree = next(r for r in records if r["system"] == "tree")
-    assert (tree["spec_time"], tree["target_time"], tree["draft_time"]) == (
-        *(pytest.approx(0.6), 0.4, 0.4),
-    )
-    assert (tree["num_mismatched_tokens"], tree["num_LM_call"]) == (3, 2)
-    assert (tree["generated_length"], tree["generated_length_target"]) == (4, 4)
-    assert records[0]["spec_time"] is records[-1]["generated_length"] is None
-
-
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
     experiment = make_experiment("AR", "tree")
-    plain = {"drafted_tokens": 0, "verified_tokens": 0, "accepted_tokens": 0}
-    runs = [make_run("AR", **plain)]
+    runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
     assert [name for name, _ in draw(results(experiment, runs))] == ["speed"]
     runs += [make_run("tree")]
     figures = dict(draw(results(experiment, runs)))

@@ -15,7 +15,7 @@ from trained import Trained
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.systems import TranslatorJob
-from specdec_plugins.evaluation.worker import SystemProcess
+from specdec_plugins.evaluation.worker import Sentence, SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
@@ -83,7 +83,8 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
     given |= {"source_lang": "en", "target_lang": "de", "engine": "eager"}
     settings = Settings(str(trained.data), **given, controller=Constant())
     lines = [Line(number, text) for number, text in enumerate(trained.source[:8], start=1)]
-    batches = [lines[:4], lines[4:]]
+    sentences = [Sentence(line, [], 0) for line in lines]
+    batches = [sentences[:4], sentences[4:]]
     here = TranslatorJob(settings, batches)
     here.load()
     with SystemProcess("ours", TranslatorJob(settings, batches), 1) as process:
@@ -92,7 +93,7 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
         found = process.decode(2, 1)
     expected = here.decode(2, 1)
     assert found.outputs == expected.outputs == trained.translate(limits=settings.limits)[:8]
-    assert found.columns == expected.columns
-    assert len(found.seconds) == 2
-    assert found.figures["block_size"] == 4
-    assert found.figures["committed_tokens"] > found.figures["steps"]
+    counts = found.figures["counts"]
+    assert counts == expected.figures["counts"]
+    assert counts["committed_tokens"] > counts["steps"]
+    assert found.seconds > 0

@@ -45,8 +45,11 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.beam_search import BeamSearchGenerator
-from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, is_installed
+from specdec_plugins.inference.backends import (
+    BeamSearchGenerator,
+    CTranslate2Generator,
+    is_installed,
+)
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 
 ROOT = Path(__file__).resolve().parent.parent

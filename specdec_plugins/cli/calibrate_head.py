@@ -36,12 +36,10 @@ def main(argv: Sequence[str]) -> None:
         predictions = trained.predict(args.subset)
         temperature, bias = calibration.fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
-    rows: dict[str, dict[str, float]] = {}
-    calibrated = predictions.at(temperature, bias)
-    for stage, figures in (("uncalibrated", predictions), ("calibrated", calibrated)):
-        report = calibration.report(figures)
-        rows |= {f"{stage} {name}": report[name] for name in ("token", "survival")}
-    rows |= {f"survival of slot {n}": row for n, row in enumerate(report["survival_by_slot"])}
+    before, after = (
+        calibration.report(p) for p in (predictions, predictions.at(temperature, bias))
+    )
+    rows = {f"uncalibrated {name}": before[name] for name in ("token", "survival")} | after
     names = ("observed", "predicted", "auroc", "ece", "brier")
     cells = ([n, str(row["slots"]), *(f"{row[k]:.4f}" for k in names)] for n, row in rows.items())
     put("".join(f"{line}\n" for line in markdown(("", "slots", *names), cells)))

@@ -31,7 +31,7 @@ from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.ctranslate2 import convert_verifier, obstacle, refuse_languages
+from specdec_plugins.inference.backends import convert_verifier, obstacle, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 

@@ -18,7 +18,6 @@ from specdec_plugins.checkpoints.head_file import load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -90,23 +89,21 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     return 1 / slope, bias
 
 
-def report(predictions: Predictions) -> JsonObject:
-    """Return all metrics, of all slots and by slot.
+def report(predictions: Predictions) -> dict[str, dict[str, float]]:
+    """Return the metrics of ``token`` and ``survival``, and of survival by slot.
 
     ``token`` is of a token's probability if all before it are accepted, over decided slots;
     ``survival`` of the running product, over slots before the sentence's end.
     """
-    token, result = predictions.logits.float().sigmoid(), JsonObject()
-    kinds = {
-        "token": (token, predictions.decided),
-        "survival": (token.cumprod(-1), predictions.open),
+    token, happened = predictions.logits.float().sigmoid(), predictions.survived
+    survival, decided, unended = token.cumprod(-1), predictions.decided, predictions.open
+    rows = {
+        "token": metrics(token[decided], happened[decided]),
+        "survival": metrics(survival[unended], happened[unended]),
     }
-    for name, (predicted, where) in kinds.items():
-        happened = predictions.survived
-        result[name] = metrics(predicted[where], happened[where])
-        by_slot = zip(predicted.T, happened.T, where.T)
-        result[f"{name}_by_slot"] = [metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
-    return result
+    for slot, (p, h, where) in enumerate(zip(survival.T, happened.T, unended.T)):
+        rows[f"survival of slot {slot}"] = metrics(p[where], h[where])
+    return rows
 
 
 class TrainedHead:
@@ -121,11 +118,11 @@ class TrainedHead:
         moved = {name: value for name, value in overrides.items() if value is not None}
         drafter_path = moved.pop("drafter", getattr(cfg["model"], "drafter", ""))
         options = {**vars(cfg["task"]), **moved}
-        names = TranslationSpecdecConfig.__dataclass_fields__
         # Some of the task's options follow those of fairseq's other groups.
         groups = OmegaConf.structured(FairseqConfig)
         groups.task = OmegaConf.structured(TranslationSpecdecConfig)
-        groups.task.update({name: value for name, value in options.items() if name in names})
+        known = options.keys() & TranslationSpecdecConfig.__dataclass_fields__
+        groups.task.update({name: options[name] for name in known})
         self.task = TranslationSpecdecTask.setup_task(groups.task)
         drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
         if fingerprint(drafter) != settings.drafter:

@@ -11,7 +11,6 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import penalised
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.worker import Sentence, Tokens
 from specdec_plugins.files.errors import InferenceError
@@ -95,19 +94,17 @@ def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
     return [translation.text.split() for translation in bar]
 
 
-def gap(judge: Translator, line: Line, a: Tokens, b: Tokens, penalty: float = 1.0) -> float:
+def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:
     """Return by how many nats the verifier prefers one of two outputs where they first differ.
 
-    ``judge`` decodes by the verifier alone; ``penalty`` is the repetition penalty of both outputs.
+    ``judge`` decodes by the verifier alone.
     """
-    generator = judge.generator
+    generator, codec = judge.generator, judge.codec
     assert isinstance(generator, SpeculativeGenerator)
-    assert generator.model is not None
-    dictionary = judge.codec.target
-    source = judge.codec.encode(line)
+    source = codec.encode(line)
     assert source is not None
+    dictionary, tokens = codec.target, codec.tokens
     first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
-    tokens = judge.codec.tokens
     begin = dictionary.eos() if tokens.begin is None else tokens.begin
     prefix = [begin, *tokens.forced, *map(dictionary.index, a[:first])]
     options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
@@ -115,9 +112,5 @@ def gap(judge: Translator, line: Line, a: Tokens, b: Tokens, penalty: float = 1.
         logits, _ = generator.model(
             source[None], torch.tensor([len(source)]), torch.tensor([prefix])
         )
-    committed = torch.tensor([prefix[1:]]).long()
-    none, alone = committed[:, :0], torch.ones(1, 1, dtype=torch.bool)
-    known = torch.tensor([committed.size(1)])
-    last = penalised(logits[:, -1:], penalty, committed, known, none, alone)
-    scores = last[0, 0].log_softmax(-1)
+    scores = logits[0, -1].log_softmax(-1)
     return abs(float(scores[options[0]] - scores[options[1]]))

@@ -14,7 +14,7 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.ctranslate2 import obstacle
+from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator

@@ -30,8 +30,12 @@ from specdec_plugins.engines.choice import choose_engine, choose_engines, engine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import ConversionError, InferenceError
-from specdec_plugins.inference.beam_search import build_beam_search
-from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
+from specdec_plugins.inference.backends import (
+    CTranslate2Generator,
+    build_beam_search,
+    obstacle,
+    refuse_languages,
+)
 from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters

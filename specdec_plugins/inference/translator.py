@@ -23,13 +23,12 @@ from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference.beam_search import BeamSearchGenerator
-from specdec_plugins.inference.ctranslate2 import CTranslate2Generator
+from specdec_plugins.inference.backends import Backend, BatchGenerator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_page import SentenceTrace
 
-Generator = SpeculativeGenerator | DrafterAlone | BeamSearchGenerator | CTranslate2Generator
+Generator = SpeculativeGenerator | DrafterAlone | BatchGenerator
 """Decodes batches, by fairseq's generator contract, and counts."""
 
 
@@ -76,9 +75,7 @@ class Translator:
         """Put the parts together; ``block_size`` is the k in use, None without drafts."""
         self.settings, self.generator, self.codec = settings, generator, codec
         self.block_size = block_size
-        self.runner: Engines | CTranslate2Generator = (
-            generator if isinstance(generator, CTranslate2Generator) else generator.engines
-        )
+        self.runner: Engines | Backend = generator.engines
         """Runs the models; it knows its name, precision and fallbacks."""
         self.not_by_ctranslate2: str | None = None
         """The reason why our own loop decodes in place of CTranslate2, which was asked for."""

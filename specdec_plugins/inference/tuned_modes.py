@@ -17,7 +17,7 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts, Tree
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
-from specdec_plugins.inference.ctranslate2 import obstacle
+from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.machine import cache_folder, processor_name

@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr("specdec_plugins.inference.ctranslate2.is_installed", lambda: False)
+    monkeypatch.setattr("specdec_plugins.inference.backends.is_installed", lambda: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Settings(str(pair), str(pair / "verifier.pt"), str(pair / "drafter.pt"))
 

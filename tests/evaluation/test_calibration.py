@@ -113,8 +113,7 @@ class TestReport:
         unended = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
         found = report(Predictions(torch.zeros(2, 3), survived, decided, unended))
         assert (found["token"]["slots"], found["survival"]["slots"]) == (3, 4)
-        assert [m["slots"] for m in found["token_by_slot"]] == [2, 1, 0]
-        assert [m["slots"] for m in found["survival_by_slot"]] == [2, 1, 1]
+        assert [found[f"survival of slot {slot}"]["slots"] for slot in range(3)] == [2, 1, 1]
         assert found["token"]["observed"] == pytest.approx(2 / 3)
         assert found["survival"]["predicted"] == pytest.approx((0.5 + 0.5 + 0.25 + 0.125) / 4)
 

@@ -14,8 +14,8 @@ from drafters import save_checkpoint
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.inference import Settings, Translator, ctranslate2, load_translator
-from specdec_plugins.inference.ctranslate2 import convert_verifier
+from specdec_plugins.inference import Settings, Translator, backends, load_translator
+from specdec_plugins.inference.backends import convert_verifier
 from specdec_plugins.inference.report import full_report
 
 pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
@@ -27,12 +27,7 @@ PRE_NORM = {f"{side}_normalize_before": True for side in ("encoder", "decoder")}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pre-norm, learned": {**PRE_NORM, **LEARNED, "seed": 4},
-    "both sides differ": {
-        "encoder_normalize_before": True,
-        "encoder_layers": 1,
-        "decoder_attention_heads": 4,
-        "activation_fn": "gelu",
-    },
+    "layers, activation": {"encoder_layers": 1, "activation_fn": "gelu"},
     "shared": {"share_all_embeddings": True, "layernorm_embedding": True},
     "unscaled": {"no_scale_embedding": True, "share_decoder_input_output_embed": True},
 }
@@ -101,10 +96,13 @@ def test_our_loop_does_what_ctranslate2_cannot(given: dict[str, Any], folder: Pa
 def test_our_loop_decodes_where_a_conversion_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A conversion that makes another model, and a disk without room."""
+    """A conversion that makes another model, sides that differ, and a disk without room."""
     convert = partial(convert_verifier, make_verifier(seed=4).float().requires_grad_(False))
     with monkeypatch.context() as patch:
-        patch.setattr(ctranslate2, "convert_verifier", lambda _, *rest: convert(*rest))
+        patch.setattr(backends, "convert_verifier", lambda _, *rest: convert(*rest))
+        assert load(folder).engine == "eager"
+    for option in ({"encoder_normalize_before": True}, {"decoder_attention_heads": 4}):
+        save(folder, make_verifier(**option))
         assert load(folder).engine == "eager"
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "gone"))
     assert load(folder).engine == "eager"

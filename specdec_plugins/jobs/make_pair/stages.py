@@ -23,7 +23,7 @@ from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.ctranslate2 import obstacle
+from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION, files_in_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN

@@ -1,13 +1,15 @@
-"""Greedy decoding of whole sentences by CTranslate2, where our own loop is not needed.
+"""Generators that decode a batch as a whole: fairseq's beam search, the baseline, and CTranslate2.
 
-Its own converter would open the checkpoint itself, and cannot: it gets our model, which has been
-checked, anew in every process (a second).
+CTranslate2's own converter would open the checkpoint itself, and cannot: it gets our model, which
+has been checked, anew in every process (a second).
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from argparse import Namespace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,16 +18,18 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.build import build_generator, made_up
+from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.files.errors import ConversionError
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference.beam_search import count_batch
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
 if TYPE_CHECKING:
@@ -35,6 +39,90 @@ CHECKED = 8
 """Made-up sentences on which a converted model is checked."""
 TOLERATED = 1e-3
 """Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend as reports name it, like :class:`Engines`."""
+
+    name: str
+    precision: str
+    fallbacks: tuple[str, ...] = ()
+
+
+class BatchGenerator:
+    """fairseq's generator contract, with statistics.
+
+    A step is a token of the best hypothesis; nothing is drafted. A sentence's latency is that of
+    its batch.
+    """
+
+    def __init__(self, positions: int, engines: Backend) -> None:
+        self.positions, self.engines = positions, engines
+        self.statistics = DecodingStatistics()
+
+    def generate(
+        self,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
+        start, statistics = time.perf_counter(), self.statistics
+        rows = self.decode(sample, prefix_tokens, bos_token)
+        wait_for(sample["net_input"]["src_tokens"].device)
+        seconds = time.perf_counter() - start
+        tokens = sum(len(row[0]["tokens"]) for row in rows)
+        forced = sum(row[0].get("forced", 0) for row in rows)
+        statistics.total_seconds += seconds
+        statistics.sentences += len(rows)
+        statistics.latencies.extend([seconds] * len(rows))
+        statistics.forced_tokens += forced
+        statistics.committed_tokens += tokens - forced
+        statistics.steps += tokens
+        statistics.verifier_calls += tokens
+        statistics.acceptance_histogram = [statistics.steps]
+        return rows
+
+    def decode(
+        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch, neither timed nor counted."""
+        raise NotImplementedError
+
+
+class BeamSearchGenerator(BatchGenerator):
+    """A stock ``SequenceGenerator``, whose output is left alone."""
+
+    def __init__(self, generator: SequenceGenerator, precision: str = "float32") -> None:
+        super().__init__(int(generator.model.max_decoder_positions()), Backend("eager", precision))
+        self._generator = generator
+
+    def decode(
+        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
+    ) -> list[list[Hypothesis]]:
+        given = {"prefix_tokens": prefix_tokens, "bos_token": bos_token}
+        hypotheses: list[list[Hypothesis]] = self._generator.generate([], sample, **given)
+        if prefix_tokens is not None:
+            lengths = prefix_tokens.ne(self._generator.pad).sum(1).tolist()
+            for row, length in zip(hypotheses, lengths, strict=True):
+                for hypothesis in row:
+                    # The maximum length may cut the prefix.
+                    hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
+        return hypotheses
+
+
+def build_beam_search(
+    settings: Settings, task: FairseqTask, verifier: TransformerModelBase
+) -> BeamSearchGenerator:
+    """Return stock beam search, prepared as fairseq-generate prepares it."""
+    limits = settings.limits
+    options = Namespace(
+        **vars(limits), beam=settings.beam, unnormalized=not limits.normalize_scores
+    )
+    verifier.prepare_for_inference_(Namespace(generation=options))
+    return BeamSearchGenerator(task.build_generator([verifier], options), settings.precision)
 
 
 def is_installed() -> bool:
@@ -62,14 +150,12 @@ def obstacle(settings: Settings) -> str | None:
     return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)
 
 
-class CTranslate2Generator:
-    """fairseq's generator contract, with statistics, and without scores.
+class CTranslate2Generator(BatchGenerator):
+    """Greedy search of whole sentences, without scores.
 
     A row's limits are those of :class:`GenerationLimits`, and the padding symbol is banned: its
-    output is the verifier's greedy one. A sentence's latency is that of its batch.
+    output is the verifier's greedy one.
     """
-
-    name = CTRANSLATE2
 
     def __init__(
         self,
@@ -85,9 +171,7 @@ class CTranslate2Generator:
             verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
             dictionaries: the source's and the target's.
         """
-        self.positions = int(verifier.max_decoder_positions())
-        self.statistics = DecodingStatistics()
-        self.precision, self.fallbacks = precision, list[str]()
+        super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
         self._limits, (self._source, self._target) = limits, dictionaries
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
@@ -95,17 +179,11 @@ class CTranslate2Generator:
             _check(_open(path, "float32", "cpu"), verifier, *dictionaries)
             self._model = _open(path, precision, device)
 
-    def generate(
-        self,
-        models: list[BaseFairseqModel],
-        sample: Sample,
-        prefix_tokens: Tensor | None = None,
-        bos_token: int | None = None,
+    def decode(
+        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
         if prefix_tokens is not None:
             raise ValueError(f'target_prefix: {CTRANSLATE2} has none; give ar_backend="ours"')
-        start = time.perf_counter()
         lengths = sample["net_input"]["src_lengths"].tolist()
         rows = zip(sample["net_input"]["src_tokens"], lengths, strict=True)
         longest = [self._limits.max_length(length, self.positions) for length in lengths]
@@ -123,7 +201,6 @@ class CTranslate2Generator:
             ids = [self._target.index(symbol) for symbol in result.hypotheses[0][:limit]]
             tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
             hypotheses.append([{"tokens": tokens, "steps": count, "accepted": [0] * count}])
-        count_batch(self.statistics, hypotheses, time.perf_counter() - start)
         return hypotheses
 
 
@@ -172,26 +249,17 @@ def convert_verifier(
         folder: is made; must not be there.
     """
     from ctranslate2.converters import fairseq as converter
-    from ctranslate2.specs import TransformerSpec, transformer_spec
+    from ctranslate2.specs import TransformerSpec
 
-    encoder, decoder, sides = verifier.encoder, verifier.decoder, {}
+    encoder, decoder, cfg = verifier.encoder, verifier.decoder, verifier.cfg
     try:
-        for name, module in (("encoder", encoder), ("decoder", decoder)):
-            cfg = getattr(verifier.cfg, name)
-            sides[name] = {
-                "num_layers": len(module.layers),
-                "num_heads": cfg.attention_heads,
-                "pre_norm": cfg.normalize_before,
-                "activation": converter._SUPPORTED_ACTIVATIONS[verifier.cfg.activation_fn],
-                "layernorm_embedding": module.layernorm_embedding is not None,
-            }
-        spec = TransformerSpec(
-            transformer_spec.TransformerEncoderSpec(**sides["encoder"]),
-            transformer_spec.TransformerDecoderSpec(
-                **sides["decoder"],
-                no_final_norm=decoder.layer_norm is None,
-                project_in_out=decoder.project_in_dim is not None,
-            ),
+        # It knows one form of both sides: a verifier whose sides differ fails when it is checked.
+        spec = TransformerSpec.from_config(
+            (len(encoder.layers), len(decoder.layers)),
+            cfg.decoder.attention_heads,
+            pre_norm=cfg.decoder.normalize_before,
+            activation=converter._SUPPORTED_ACTIVATIONS[cfg.activation_fn],
+            layernorm_embedding=decoder.layernorm_embedding is not None,
         )
         converter.set_transformer_encoder(spec.encoder, encoder)
         converter.set_transformer_decoder(spec.decoder, decoder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Collection, Sequence
+from dataclasses import Field
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
@@ -124,41 +125,37 @@ class TranslationParser(Parser):
         self.engine.add_argument("--cpu", action="store_true", help="use no GPU")
         self.output.add_argument("--quiet", action="store_true", help="print no report")
         self.output.add_argument("--no-progress-bar", action="store_true", help="hide the bar")
-        others = option_fields(Settings).keys() - {*ENGINE_FLAGS, *DRAFT_FLAGS, "keep_bpe"}
-        _add_options(self.group, Settings, others)
-        _add_options(self.drafts, Settings, DRAFT_FLAGS)
-        _add_options(self.engine, Settings, ENGINE_FLAGS)
+        groups = dict.fromkeys(option_fields(Settings), self.group)
+        groups |= dict.fromkeys(DRAFT_FLAGS, self.drafts) | dict.fromkeys(ENGINE_FLAGS, self.engine)
+        groups["keep_bpe"] = self.output
+        owners: tuple[type, ...] = (Settings, *RULES, GenerationLimits, *CONTROLLERS.values())
+        kinds = option_types(*owners)
+        for name, declared in option_fields(*owners).items():
+            if declared.metadata["help"]:
+                _add_option(groups.get(name, self.drafts), declared, kinds[name])
         hidden: dict[str, Any] = {"action": "store_const", "help": argparse.SUPPRESS}
         for flag, precision in PRECISION_FLAGS.items():
             self.engine.add_argument(flag, dest="precision", const=precision, **hidden)
-        _add_options(self.output, Settings, ["keep_bpe"])
         helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
         self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)
-        seen: set[str] = set()
-        for owner in (*RULES, GenerationLimits, *CONTROLLERS.values()):
-            _add_options(self.drafts, owner, option_fields(owner).keys() - seen)
-            seen |= option_fields(owner).keys()
 
 
 def _filled(text: str) -> str:
     return fill(text, width=96, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _add_options(group: argparse._ArgumentGroup, owner: type, names: Collection[str]) -> None:
-    """Add the options of a dataclass that have a help and are in ``names``."""
-    kinds = option_types(owner)
-    for name, declared in option_fields(owner).items():
-        help, choices = declared.metadata["help"], declared.metadata["choices"]
-        if not help or name not in names:
-            continue
-        spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
-        kind = next((part for part in get_args(kinds[name]) if part is not NoneType), kinds[name])
-        about: dict[str, Any] = {"dest": name, "default": declared.default, "help": help}
-        if kind is bool:
-            group.add_argument(*spelled, action="store_true", **about)
-        else:
-            about["metavar"] = None if choices else name.rpartition("_")[2].upper()
-            group.add_argument(*spelled, type=kind, choices=choices or None, **about)
+def _add_option(group: argparse._ArgumentGroup, declared: Field[Any], hint: Any) -> None:
+    """Add the flag of an option, whose type is ``hint``."""
+    name, choices = declared.name, declared.metadata["choices"] or None
+    spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
+    kind = next((part for part in get_args(hint) if part is not NoneType), hint)
+    about: JsonObject = {"default": declared.default, "help": declared.metadata["help"]}
+    if kind is bool:
+        about["action"] = "store_true"
+    else:
+        metavar = None if choices else name.rpartition("_")[2].upper()
+        about |= {"type": kind, "choices": choices, "metavar": metavar}
+    group.add_argument(*spelled, dest=name, **about)
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser) -> None:

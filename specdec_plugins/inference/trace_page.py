@@ -164,12 +164,12 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
 
     All text is escaped, and the page itself forbids scripts and outer files.
     """
-    totals, shown, lines = TraceTotals(), list[SentenceTrace](), 0
-    for lines, sentence in enumerate(sentences, start=1):
+    totals, shown = TraceTotals(), list[SentenceTrace]()
+    for sentence in sentences:
         totals.add(sentence)
-        if lines <= limit:
+        if len(shown) < limit:
             shown.append(sentence)
-    steps, longest = totals.statistics.steps, max(totals.lengths, default=0)
+    counts = totals.statistics
     environment = Environment(
         loader=PackageLoader("specdec_plugins.inference", "."),
         autoescape=True,
@@ -180,10 +180,10 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
     return environment.get_template("trace_page.html").render(
         name=name,
         totals=totals,
-        lengths=[(length, totals.lengths[length], steps) for length in range(1, longest + 1)],
+        lengths=[(length, n, counts.steps) for length, n in sorted(totals.lengths.items())],
         slots=[(slot, totals.accepted[slot], n) for slot, n in sorted(totals.reached.items())],
         shown=shown,
-        left_out=lines - len(shown),
+        left_out=counts.sentences + totals.blank_lines - len(shown),
         counted=counted,
         branches=branches,
     )

@@ -4,7 +4,7 @@
     specdec-trace-report run.jsonl run.html
 
 The page is one file that fetches nothing and runs no script. It shows every step, a histogram of
-acceptance lengths, the acceptance rate by slot, and the totals.
+acceptance lengths, and the totals.
 """
 
 from __future__ import annotations

@@ -81,12 +81,7 @@ def _color(result: Result) -> str:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in each of ``FORMATS``, whose names are appended to ``path``."""
-    import matplotlib
-
-    # The same runs give the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "specdec"}):
-        for kind in FORMATS:
-            buffer = BytesIO()
-            date = {"Date": None} if kind == "svg" else None
-            figure.savefig(buffer, format=kind, dpi=130, metadata=date)
-            write_whole(path.with_name(f"{path.name}.{kind}"), [buffer.getvalue()])
+    for kind in FORMATS:
+        buffer = BytesIO()
+        figure.savefig(buffer, format=kind, dpi=130)
+        write_whole(path.with_name(f"{path.name}.{kind}"), [buffer.getvalue()])

@@ -9,7 +9,6 @@ import logging
 import os
 import subprocess
 import sys
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -29,6 +28,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
 PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
+QUIET = {"PYTHONWARNINGS": "ignore"}
 Tokens = list[str]
 """Symbols of a language's dictionary, without EOS."""
 
@@ -73,7 +73,8 @@ def main() -> None:
     except (EOFError, BrokenPipeError):
         pass  # the experiment has ended
     except Exception as error:  # any error of a library must reach the experiment
-        connection.send((str(error) or type(error).__name__, traceback.format_exc()))
+        logger.debug("traceback:", exc_info=True)
+        connection.send(str(error) or type(error).__name__)
 
 
 def peak_memory() -> int | None:
@@ -94,9 +95,7 @@ class SystemProcess:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, other_end = Pipe()
-        environment = PASSIVE | os.environ | dict.fromkeys(THREADS, str(threads))
-        if not sys.warnoptions:
-            environment["PYTHONWARNINGS"] = "ignore"
+        environment = PASSIVE | QUIET | os.environ | dict.fromkeys(THREADS, str(threads))
         with other_end:
             self._process = subprocess.Popen(
                 python_program(CODE, other_end.fileno()),
@@ -138,6 +137,4 @@ class SystemProcess:
             ) from error
         if isinstance(answer, Decoded):
             return answer
-        message, where = answer
-        logger.debug("%s: %s", self.name, where)
-        raise InferenceError(f"{self.name}: {message}")
+        raise InferenceError(f"{self.name}: {answer}")

@@ -18,8 +18,6 @@ from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import STANDARD, OutputLines
 
-PAD = "<pad>"
-
 
 @dataclass(frozen=True)
 class SentenceTrace:
@@ -96,10 +94,6 @@ class TraceTotals:
     """Lines without words, which no step was taken for."""
     lengths: Counter[int] = field(default_factory=Counter)
     """Steps by acceptance length."""
-    reached: Counter[int] = field(default_factory=Counter)
-    """Steps by slot (0 is the first) that reached it: see :func:`reached_slots`."""
-    accepted: Counter[int] = field(default_factory=Counter)
-    """Steps by slot that accepted its token."""
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count a line of a trace."""
@@ -117,25 +111,6 @@ class TraceTotals:
             counts.accepted_tokens += step.accepted
             counts.committed_tokens += step.committed
             self.lengths[step.committed] += 1
-            self.reached.update(range(reached_slots(step)))
-            self.accepted.update(range(step.accepted))
-
-
-def reached_slots(step: StepTrace) -> int:
-    """Return how many slots of a step were judged by themselves.
-
-    Those are the verified slots all before which were accepted, without EOS: the accepted ones and
-    the first rejected one. In a tree, depths are slots: where the accepted path could have gone on,
-    the next slot was rejected.
-    """
-    if step.bonus is None:
-        return step.accepted
-    if step.parents is None:
-        return step.accepted + (step.accepted < step.verify_length)
-    rejected = range(step.accepted, step.verify_length)
-    # Padding only fills a tree up: it is no candidate.
-    after = {step.parents[index] for index in rejected if step.drafted[index] != PAD}
-    return step.accepted + (step.accepted - 1 in after)
 
 
 def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
@@ -180,8 +155,6 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
     return environment.get_template("trace_page.html").render(
         name=name,
         totals=totals,
-        lengths=[(length, n, counts.steps) for length, n in sorted(totals.lengths.items())],
-        slots=[(slot, totals.accepted[slot], n) for slot, n in sorted(totals.reached.items())],
         shown=shown,
         left_out=counts.sentences + totals.blank_lines - len(shown),
         counted=counted,

@@ -20,7 +20,6 @@ from specdec_plugins.inference.trace_page import (
     SentenceTrace,
     branches,
     build_page,
-    reached_slots,
     read_trace,
 )
 
@@ -157,20 +156,3 @@ def test_script(tmp_path: Path) -> None:
     trace.write_text(SENTENCES[0].to_json()[:-9])
     assert script.main([str(trace), str(page)]) == 1
     assert page.read_bytes() == written
-
-
-@pytest.mark.parametrize(
-    ("drafted", "accepted", "bonus", "parents", "reached"),
-    [
-        ("abcd", 2, "x", [-1, 0, -1, 1], 3),  # the accepted path could have gone on
-        ("abcd", 2, "x", [-1, 0, -1, 0], 2),
-        ("abcd", 2, None, [-1, 0, 1, 1], 2),
-        ("abcd", 2, "x", None, 3),
-        (["a", "<pad>"], 1, "x", [-1, -1], 1),  # padding only fills a tree up
-    ],
-)
-def test_slots_that_a_step_reached(
-    drafted: list[str], accepted: int, bonus: str | None, parents: list[int] | None, reached: int
-) -> None:
-    step = StepTrace([*drafted], len(drafted), accepted, bonus, 1.0, parents)
-    assert reached_slots(step) == reached

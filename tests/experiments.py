@@ -7,11 +7,11 @@ from typing import Any
 
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.experiment import Experiment, Run
-from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import Sentence
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
+from specdec_plugins.inference.systems import parse_system
 
 BASE = Settings("data", path="drafter.pt", ar_path="verifier.pt", engine="eager")
 

@@ -25,7 +25,6 @@ import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
@@ -33,6 +32,7 @@ from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
 from specdec_plugins.inference.report import describe_verifier
+from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.machine import processor_name
 
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)

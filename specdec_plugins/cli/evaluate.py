@@ -25,7 +25,6 @@ from tqdm import tqdm
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
-from specdec_plugins.evaluation.systems import AR, System, parse_system
 from specdec_plugins.evaluation.table import results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
@@ -34,6 +33,7 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.backends import convert_verifier, obstacle, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
+from specdec_plugins.inference.systems import AR, System, parse_system
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -22,7 +22,6 @@ from tqdm import tqdm
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import (
-    GREEDY,
     Trial,
     example,
     lines_to_try,
@@ -32,6 +31,7 @@ from specdec_plugins.evaluation.tuning import (
 from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.inference.systems import AR
 from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, save_table
 from specdec_plugins.machine import choose_threads, processor_name
 
@@ -90,13 +90,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:
-    """Yield the lines of a table of all modes, with ratios to AR by our loop within each round."""
-    base = next(item for item in timed if item.mode == GREEDY).milliseconds
+    """Yield the lines of a table of all modes, with ratios to AR within each round."""
+    base = next(item for item in timed if item.mode == AR).milliseconds
     rows = []
     for item in timed:
         ratios = [a / b for a, b in zip(base, item.milliseconds)]
         figures = spread(item.milliseconds), spread(ratios, 2), str(len(ratios))
-        rows.append([str(item.mode), *figures])
+        rows.append([item.mode, *figures])
     yield ""
-    yield from markdown((f"batch {batch}", "ms a sentence", f"x {GREEDY}", "rounds"), rows)
+    yield from markdown((f"batch {batch}", "ms a sentence", f"x {AR}", "rounds"), rows)
     yield f"\nBatch {batch}: {timed[0].mode}."

@@ -17,12 +17,13 @@ import msgspec
 
 from specdec_plugins.decoding.statistics import RATES, DecodingStatistics
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
-from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.evaluation.translator_system import TranslatorJob
 from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, work_folder
 from specdec_plugins.inference.report import describe_settings, versions
+from specdec_plugins.inference.systems import System
 from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"

@@ -10,8 +10,8 @@ from statistics import median
 
 from specdec_plugins import __version__
 from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
-from specdec_plugins.evaluation.systems import AR, System
 from specdec_plugins.files.errors import counted
+from specdec_plugins.inference.systems import AR, System
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\

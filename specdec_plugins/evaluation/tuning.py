@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
-import msgspec
-
 from specdec_plugins.decoding.acceptance import StrictRule
+from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.inference.tuned_modes import Mode, Table, Timed
+from specdec_plugins.inference.tuned_modes import Table, Timed
 
 TREES = (4, 6, 8, 12, 16)
 MIN_LINES, BATCHES = 8, 2
 """A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
-GREEDY = Mode()
 
 
-def list_modes(settings: Settings) -> list[Mode]:
-    """Return the modes that can be tried here, AR first.
+def list_modes(settings: Settings) -> list[str]:
+    """Return the modes that can be tried here, as systems, AR first.
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    modes = [GREEDY]
+    modes, kinds = [AR], [""]
     if obstacle(settings) is None:
-        modes.append(Mode(ar_backend="ctranslate2"))
-    precisions = [settings.drafter_precision]
+        modes.append(f"{CTRANSLATE2}@{settings.precision}")
     engine = engine_name(settings.engine, settings.precision, settings.device)
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
-    if precisions == [None] and narrower and settings.rule == StrictRule():
-        precisions.append("int8")
-        modes.append(Mode(drafts="copy", drafter_precision="int8"))
+    if settings.drafter_precision is None and narrower and settings.rule == StrictRule():
+        kinds.append(",drafter_precision=int8")
+        modes.append("constant@drafts=copy,drafter_precision=int8")
     sizes = TREES if settings.path else ()
-    return modes + [Mode(size, precision) for precision in precisions for size in sizes]
+    return modes + [f"tree@tree_nodes={size}{kind}" for kind in kinds for size in sizes]
 
 
-def rivals(table: Table, sizes: Sequence[int]) -> list[Mode]:
+def rivals(table: Table, sizes: Sequence[int]) -> list[str]:
     """Return AR, and the fastest modes of a table at these batch sizes."""
     nearest = (timed.mode for size in sizes for timed in table.at(size)[:FINALISTS])
-    return list(dict.fromkeys((GREEDY, *nearest)))
+    return list(dict.fromkeys((AR, *nearest)))
 
 
 def example(folder: str) -> str:
@@ -71,10 +70,10 @@ class Trial:
     """Modes that are ready to be timed."""
 
     settings: Settings
-    modes: list[Mode]
+    modes: list[str]
     note: Callable[[str], object]
     """Shows the progress."""
-    _translators: dict[Mode, Translator] = field(default_factory=dict)
+    _translators: dict[str, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
         """Load all modes, and leave out those that cannot be loaded here."""
@@ -82,23 +81,26 @@ class Trial:
             loaded = self._loaded(mode)
             if loaded not in self._translators:
                 self.note(f"loading {loaded}")
-                self._translators[loaded] = load_translator(loaded.applied(self.settings))
+                self._translators[loaded] = load_translator(self._settings(loaded))
             if self._translators[loaded].not_by_ctranslate2 is not None:
                 self.modes.remove(mode)
 
-    def _loaded(self, mode: Mode) -> Mode:
+    def _settings(self, mode: str) -> Settings:
+        return parse_system(mode, self.settings).settings
+
+    def _loaded(self, mode: str) -> str:
         """Return the mode whose models serve this one: trees that draft in one precision share
-        theirs, and AR by our loop drafts nothing with them."""
-        if mode.tree or (mode == GREEDY and self.settings.path):
-            return msgspec.structs.replace(mode, tree=TREES[0])
-        return mode
+        theirs, and AR drafts nothing with them."""
+        if mode == AR and self.settings.path:
+            return f"tree@tree_nodes={TREES[0]}"
+        return re.sub(r"tree_nodes=\d+", f"tree_nodes={TREES[0]}", mode)
 
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
         """Time all modes on a text in rounds; return all, the fastest first.
 
-        After each round the slower half is dropped, but for AR by our loop.
+        After each round the slower half is dropped, but for AR.
         """
-        times: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
+        times: dict[str, list[float]] = {mode: [] for mode in self.modes}
         running = list(self.modes)
         for mode in running:
             self.note(f"batch {batch}, warming up: {mode}")
@@ -109,18 +111,20 @@ class Trial:
                 times[mode].append(self._pass(mode, batch, text))
             timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
             running = [t.mode for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
-            running += [] if GREEDY in running else [GREEDY]
+            running += [] if AR in running else [AR]
         # Modes that were dropped come last.
         all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
         return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))
 
-    def _pass(self, mode: Mode, batch: int, lines: Sequence[Line]) -> float:
+    def _pass(self, mode: str, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._loaded(mode)]
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
-            generator.controller = mode.applied(self.settings).controller.ready(k)
+            settings = self._settings(mode)
+            controller = settings.controller if settings.draft_source else NoDrafts()
+            generator.controller = controller.ready(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):
             pass

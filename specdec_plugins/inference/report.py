@@ -45,7 +45,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         },
         "device": device,
         "engine": translator.engine,
-        "engine_fallbacks": translator.runner.fallbacks,
+        "engine_fallbacks": translator.generator.engines.fallbacks,
         "not_by_ctranslate2": translator.not_by_ctranslate2,
         "precision": translator.precision,
         "threads": torch.get_num_threads(),

@@ -19,11 +19,10 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.text_drafting import DRAFTS
-from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference.backends import Backend, BatchGenerator
+from specdec_plugins.inference.backends import BatchGenerator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_page import SentenceTrace
@@ -75,8 +74,6 @@ class Translator:
         """Put the parts together; ``block_size`` is the k in use, None without drafts."""
         self.settings, self.generator, self.codec = settings, generator, codec
         self.block_size = block_size
-        self.runner: Engines | Backend = generator.engines
-        """Runs the models; it knows its name, precision and fallbacks."""
         self.not_by_ctranslate2: str | None = None
         """The reason why our own loop decodes in place of CTranslate2, which was asked for."""
         self._lock = Lock()
@@ -84,12 +81,12 @@ class Translator:
     @property
     def engine(self) -> str:
         """The name of the engine or backend that runs the models."""
-        return self.runner.name
+        return self.generator.engines.name
 
     @property
     def precision(self) -> str:
         """The precision of the arithmetic, whatever was asked for."""
-        return self.runner.precision
+        return self.generator.engines.precision
 
     @property
     def statistics(self) -> DecodingStatistics:

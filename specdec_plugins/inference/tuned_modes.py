@@ -5,72 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import torch
 
 from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts, Tree
+from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.machine import cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
 
 
-class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mode of decoding: without drafts by a backend, with trees, or with drafts of a copy."""
-
-    tree: int = 0
-    """Nodes; 0 decodes without drafts."""
-    drafter_precision: str | None = None
-    """The precision of drafts; None is the verifier's."""
-    ar_backend: Literal["ours", "ctranslate2"] = "ours"
-    """The backend that decodes without drafts."""
-    drafts: Literal["copy"] | None = None
-    """``copy``: the verifier itself writes drafts, in ``drafter_precision``."""
-
-    def __str__(self) -> str:
-        if self.tree:
-            precision = self.drafter_precision
-            return f"trees of {self.tree}" + (f", {precision} drafts" if precision else "")
-        if self.drafts:
-            return f"drafts of an {self.drafter_precision} copy"
-        return "AR by CTranslate2" if self.ar_backend == CTRANSLATE2 else "AR by our loop"
-
-    def applied(self, settings: Settings) -> Settings:
-        """Return the settings of a run in this mode."""
-        if self.tree:
-            trees, precision = Tree(tree_nodes=self.tree), self.drafter_precision
-            return replace(settings, controller=trees, drafter_precision=precision)
-        if self.drafts:
-            copied = replace(settings, drafts=self.drafts, controller=Constant())
-            return replace(copied, drafter_precision=self.drafter_precision)
-        if settings.strategy == "specdec":
-            settings = replace(settings, controller=NoDrafts(), drafter_precision=None)
-        return replace(settings, ar_backend=self.ar_backend)
-
-    def suits(self, settings: Settings) -> bool:
-        """Return whether a run whose settings leave the mode open may have this one."""
-        if self.tree or self.drafts:
-            asked = settings.drafter_precision
-            return settings.strategy == "specdec" and asked in (None, self.drafter_precision)
-        if settings.ar_backend not in ("auto", self.ar_backend):
-            return False
-        return self.ar_backend != CTRANSLATE2 or obstacle(settings) is None
-
-
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mode, and its milliseconds a sentence in each round."""
 
-    mode: Mode
+    mode: str
+    """The system, see :func:`parse_system`."""
     milliseconds: Annotated[list[float], msgspec.Meta(min_length=1)]
 
     @property
@@ -160,9 +119,19 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
-    timed = [] if table is None else table.at(settings.batch)
-    mode = next((item.mode for item in timed if item.mode.suits(settings)), None)
-    if mode is None:
-        return settings
-    logger.info("as specdec-tune measured: %s", mode)
-    return mode.applied(settings)
+    for timed in () if table is None else table.at(settings.batch):
+        mode = parse_system(timed.mode, settings).settings
+        if _suits(mode, settings):
+            logger.info("as specdec-tune measured: %s", timed.mode)
+            return mode
+    return settings
+
+
+def _suits(mode: Settings, settings: Settings) -> bool:
+    """Return whether a run whose settings leave the mode open may have this one."""
+    if mode.draft_source is not None:
+        asked = settings.drafter_precision
+        return settings.strategy == "specdec" and asked in (None, mode.drafter_precision)
+    if settings.ar_backend not in ("auto", mode.ar_backend):
+        return False
+    return not mode.by_ctranslate2 or obstacle(mode) is None

@@ -15,14 +15,14 @@ from drafters import save_pair
 
 from specdec_plugins.cli import inference, tune
 from specdec_plugins.decoding.acceptance import RelaxedRule
-from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
+from specdec_plugins.decoding.controllers.simple import Auto, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, list_modes
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, as_tuned
+from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.inference.tuned_modes import (
-    Mode,
     Table,
     Timed,
     describe,
@@ -31,6 +31,7 @@ from specdec_plugins.inference.tuned_modes import (
 )
 
 Keep = Callable[..., Table]
+TREES = [f"tree@tree_nodes={size}" for size in (4, 6, 8, 12)]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def settings(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Set
 def keep(settings: Settings) -> Keep:
     """Keeps a table, fastest mode first."""
 
-    def run(*modes: Mode, threads: int = 1, batch: int = 1, **key: Any) -> Table:
+    def run(*modes: str, threads: int = 1, batch: int = 1, **key: Any) -> Table:
         timed = [Timed(mode, [float(place)]) for place, mode in enumerate(modes, 1)]
         table = Table({**describe(settings, threads), **key}, "now", {batch: timed})
         save_table(table)
@@ -72,7 +73,7 @@ def test_the_fastest_way_is_found_and_taken(
     table = msgspec.json.decode(path.read_bytes(), type=Table)
     assert list(table.batches) == [1, 3]
     for timed in table.batches.values():
-        assert {item.mode.tree for item in timed} == {0, 4, 8}
+        assert {item.mode for item in timed} == {"AR", *TREES[:1], "tree@tree_nodes=8"}
         assert [len(item.milliseconds) for item in timed[:FINALISTS]] == [ROUNDS] * FINALISTS
         whole = [item.middle for item in timed if len(item.milliseconds) == ROUNDS]
         assert timed[0].middle == min(whole)
@@ -81,9 +82,10 @@ def test_the_fastest_way_is_found_and_taken(
     flags += ["--input-path", str(pair / "example.en"), "--stats-json", str(stats), "--quiet"]
     assert inference.main(flags) == 0
     taken = json.loads(stats.read_text())["settings"]
-    expected = table.batches[1][0].mode.applied(settings)
-    assert taken["controller"] == expected.controller.describe()
-    assert taken["ar_backend"] == expected.ar_backend
+    expected = parse_system(table.batches[1][0].mode, settings).settings
+    drafts = expected.draft_source is not None
+    assert taken["strategy"] == expected.strategy
+    assert taken["controller"] == (expected.controller.describe() if drafts else None)
     found = capfd.readouterr().out
     assert inference.main([*flags, "--controller", "none"]) == 0
     assert capfd.readouterr().out == found
@@ -98,20 +100,20 @@ def test_a_stored_choice_is_checked_on_other_lines(
     monkeypatch.setattr(tuning, "MIN_LINES", 2)
     flags = [str(pair), "--cpu", "--check"]
     assert tune.main(flags) == 2  # nothing is stored
-    path = table_path(keep(Mode(4), Mode(6), Mode(8), Mode(12)).key)
+    path = table_path(keep(*TREES).key)
     before = path.read_bytes()
     capfd.readouterr()
     assert tune.main(flags) == 0
     out = capfd.readouterr().out
-    assert re.search(r"Stored: trees of 4, (still|\d+\.\d % slower than) the fastest", out)
-    assert "trees of 8" in out
-    assert "trees of 12" not in out
+    assert re.search(r"Stored: tree@tree_nodes=4, (still|\d+\.\d % slower than) the fastest", out)
+    assert "tree@tree_nodes=8" in out
+    assert "tree@tree_nodes=12" not in out
     assert path.read_bytes() == before
 
 
 def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:
     limited = replace(settings, limits=GenerationLimits(max_len_b=4))
-    trial = tuning.Trial(limited, [Mode(), Mode(4)], lambda _: None)
+    trial = tuning.Trial(limited, ["AR", TREES[0]], lambda _: None)
     trial.load()
     (translator,) = trial._translators.values()
     calls = []
@@ -121,30 +123,30 @@ def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:
     assert calls[0] == 0 < calls[1]
 
 
-BACKEND, TREE = Mode(ar_backend="ctranslate2"), {"controller": Tree(tree_nodes=4)}
+BACKEND, TREE = "ctranslate2@float32", {"controller": Tree(tree_nodes=4)}
 
 
 @pytest.mark.parametrize(
     ("modes", "asked", "expected"),
     [
-        ([Mode(4), Mode()], {}, TREE),
-        ([Mode(), Mode(4)], {}, {"controller": NoDrafts()}),
-        ([Mode(4), Mode()], {"strategy": "AR"}, {"ar_backend": "ours"}),
-        ([Mode()], {"path": None}, {"controller": NoDrafts()}),
+        ([TREES[0], "AR"], {}, TREE),
+        (["AR", TREES[0]], {}, {"strategy": "AR"}),
+        ([TREES[0], "AR"], {"strategy": "AR"}, {"ar_backend": "ours"}),
+        (["AR"], {"path": None}, {"strategy": "AR"}),
         # A backend may be missing, or ruled out.
-        ([BACKEND, Mode(4)], {}, TREE),
-        ([BACKEND, Mode(4)], {"ar_backend": "ours"}, TREE),
-        ([BACKEND, Mode(4)], {"target_prefix": "w1"}, TREE),
+        ([BACKEND, TREES[0]], {}, TREE),
+        ([BACKEND, TREES[0]], {"ar_backend": "ours"}, TREE),
+        ([BACKEND, TREES[0]], {"target_prefix": "w1"}, TREE),
         # What is said, or would depend on what took how long, stays.
-        ([Mode(4)], {"controller": Tree()}, {}),
-        ([Mode(4)], {"controller": Auto(tree_nodes=12)}, {}),
-        ([Mode(4)], {"rule": RelaxedRule(3, 1.0)}, {}),
-        ([Mode(4)], {"strategy": "fairseq"}, {}),
-        ([Mode()], {"strategy": "AR", "ar_backend": "ours"}, {}),
+        ([TREES[0]], {"controller": Tree()}, {}),
+        ([TREES[0]], {"controller": Auto(tree_nodes=12)}, {}),
+        ([TREES[0]], {"rule": RelaxedRule(3, 1.0)}, {}),
+        ([TREES[0]], {"strategy": "fairseq"}, {}),
+        (["AR"], {"strategy": "AR", "ar_backend": "ours"}, {}),
     ],
 )
 def test_what_is_left_open_follows_the_table(
-    modes: list[Mode], asked: Any, expected: dict[str, Any], settings: Settings, keep: Keep
+    modes: list[str], asked: Any, expected: dict[str, Any], settings: Settings, keep: Keep
 ) -> None:
     settings = replace(settings, **asked)
     keep(*modes, **describe(settings, 1))
@@ -154,21 +156,22 @@ def test_what_is_left_open_follows_the_table(
 
 
 def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(keep: Keep) -> None:
-    table = keep(Mode(4), batch=8)
-    table.batches[32] = [Timed(Mode(), [1.0])]
-    assert [table.at(batch)[0].mode.tree for batch in (1, 8, 31, 32, 99)] == [4, 4, 4, 0, 0]
+    table = keep(TREES[0], batch=8)
+    table.batches[32] = [Timed("AR", [1.0])]
+    chosen = [table.at(batch)[0].mode for batch in (1, 8, 31, 32, 99)]
+    assert chosen == [TREES[0]] * 3 + ["AR"] * 2
 
 
 def test_what_is_stale_damaged_or_of_others_is_not_believed(
     settings: Settings, keep: Keep, tmp_path: Path
 ) -> None:
-    path = table_path(keep(Mode(4), versions={"torch": "0"}).key)
+    path = table_path(keep(TREES[0], versions={"torch": "0"}).key)
     assert as_tuned(settings) == settings
     for content in (b"", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}'):
         path.write_bytes(content)
         assert as_tuned(settings) == settings
-    keep(Mode(4), threads=2)
-    keep(Mode(4), processor="another")
+    keep(TREES[0], threads=2)
+    keep(TREES[0], processor="another")
     assert as_tuned(settings) == settings
     assert as_tuned(settings, threads=2).controller != settings.controller
     drafter = tmp_path / "drafter.pt"
@@ -177,5 +180,5 @@ def test_what_is_stale_damaged_or_of_others_is_not_believed(
         changed = replace(settings, **change)
         assert as_tuned(changed, threads=2) == changed
     alone = list_modes(replace(settings, path=None))
-    assert alone[0] == Mode()
-    assert not any(mode.tree for mode in alone)
+    assert alone[0] == "AR"
+    assert not any(mode.startswith("tree") for mode in alone)

@@ -11,7 +11,7 @@ from experiments import BASE
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import Tree
-from specdec_plugins.evaluation.systems import parse_system
+from specdec_plugins.inference.systems import parse_system
 
 
 def test_systems_without_drafts() -> None:

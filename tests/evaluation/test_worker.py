@@ -14,7 +14,7 @@ from trained import Trained
 
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.evaluation import worker
-from specdec_plugins.evaluation.systems import TranslatorJob
+from specdec_plugins.evaluation.translator_system import TranslatorJob
 from specdec_plugins.evaluation.worker import Sentence, SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line

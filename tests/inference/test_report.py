@@ -61,7 +61,9 @@ def test_every_setting_and_file_is_reported(settings: Settings, tmp_path: Path) 
     translator: Any = SimpleNamespace(
         engine="cuda-graphs and eager",
         threads=1,
-        runner=SimpleNamespace(fallbacks=["--trace tells of every draft"]),
+        generator=SimpleNamespace(
+            engines=SimpleNamespace(fallbacks=["--trace tells of every draft"])
+        ),
         precision="float32",
         not_by_ctranslate2=None,
         settings=settings,

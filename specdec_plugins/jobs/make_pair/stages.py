@@ -16,7 +16,6 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.errors import InferenceError, counted
@@ -27,6 +26,7 @@ from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION, files_in_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
+from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.jobs.make_pair.training import BEST, watch

@@ -1,25 +1,19 @@
-"""Systems of an experiment: decoders, each written as a string such as ``tree@tree_nodes=16``."""
+"""Systems: what decodes, and how, each written as a string such as ``tree@tree_nodes=16``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 import msgspec
-import torch
 
 from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import Constant
-from specdec_plugins.decoding.drafter_alone import DrafterAlone
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_types
-from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
-from specdec_plugins.evaluation.worker import Decoded, Sentence
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.inference import Translator, load_translator
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
 AR, DRAFTER, FAIRSEQ = "AR", "drafter", "fairseq"
@@ -113,35 +107,3 @@ def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
         except msgspec.ValidationError as error:
             raise ValueError(f"--systems {name}={text}: {error}") from error
     return taken
-
-
-@dataclass
-class TranslatorJob:
-    """A translator's settings, and the batches to decode."""
-
-    settings: Settings
-    batches: Sequence[Sequence[Sentence]]
-    translator: Translator = field(init=False)
-
-    def load(self) -> None:
-        """Load the models."""
-        self.translator = load_translator(self.settings)
-
-    def decode(self, batches: int, seed: int) -> Decoded:
-        """Decode the first ``batches``; a controller keeps what it learns for the next call."""
-        translator, generator = self.translator, self.translator.generator
-        log = generator.statistics = DecodingStatistics()
-        outputs: list[str] = []
-        for batch in self.batches[:batches]:
-            lines = [sentence.line for sentence in batch]
-            outputs += [result.text for result in translator.translate(lines, seed=seed)]
-        figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
-        if torch.device(self.settings.device).type == "cuda":
-            figures["memory"] = torch.cuda.max_memory_allocated()
-        if isinstance(generator, SpeculativeGenerator | DrafterAlone):
-            # The drafter alone accepts without verifying.
-            alone = self.settings.strategy == DRAFTER
-            unknown = ("verified_tokens", "accepted_tokens") if alone else ()
-            figures["counts"] = {n: getattr(log, n) for n in COUNTS if n not in unknown}
-            figures["control_seconds"] = log.stopwatch.seconds["control"]
-        return Decoded(log.total_seconds, outputs, figures)

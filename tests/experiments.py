@@ -24,7 +24,7 @@ def make_text(name: str = "in.en", references: Sequence[str] | None = None) -> S
 
 
 def make_experiment(*names: str, **changes: Any) -> Experiment:
-    systems = [parse_system(name, BASE) for name in names]
+    systems = {name: parse_system(name, BASE) for name in names}
     return Experiment(systems, changes.pop("texts", [make_text()]), **changes)
 
 

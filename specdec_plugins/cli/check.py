@@ -105,11 +105,11 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
     rows, references, inexact = [], {}, 0
     for name, batch in product(args.systems or names, args.batch):
-        settings = parse_system(name, base).settings
+        settings = parse_system(name, base)
         outputs, *figures = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
         here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
-        stock = parse_system(f"fairseq@{precision},beam=1", here).settings
+        stock = parse_system(f"fairseq@{precision},beam=1", here)
         key = repr(stock)
         if key not in references:
             references[key] = decoded(stock, lines)

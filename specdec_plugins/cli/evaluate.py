@@ -33,7 +33,7 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.backends import convert_verifier, obstacle, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
-from specdec_plugins.inference.systems import AR, System, parse_system
+from specdec_plugins.inference.systems import AR, parse_system
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -66,11 +66,10 @@ def main(argv: Sequence[str]) -> None:
         check_plotting()
     single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
-    names = list(dict.fromkeys(args.systems))
-    systems = [parse_system(name, base, vars(args)) for name in names]
-    baseline = args.baseline or (AR if AR in names else names[0])
-    if baseline not in names:
-        raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
+    systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
+    baseline = args.baseline or (AR if AR in systems else args.systems[0])
+    if baseline not in systems:
+        raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
         # None hides the bar where there is no terminal.
@@ -86,16 +85,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 def prepare(
-    args: argparse.Namespace, base: Settings, systems: list[System], folder: Path
+    args: argparse.Namespace, base: Settings, systems: dict[str, Settings], folder: Path
 ) -> Experiment:
     """Return the experiment, with the verifier converted to ``folder`` if CTranslate2 is a system;
     refuse models that cannot be used before anything is written."""
-    drafted = any(system.settings.draft_source == "drafter" for system in systems)
-    checked = base if drafted else parse_system(AR, base).settings
-    converted = [system for system in systems if system.settings.by_ctranslate2]
-    for system in converted:
-        if reason := obstacle(system.settings):
-            raise ValueError(f"--systems {system.name}: {reason}")
+    drafted = any(settings.draft_source == "drafter" for settings in systems.values())
+    checked = base if drafted else parse_system(AR, base)
+    converted = [name for name, settings in systems.items() if settings.by_ctranslate2]
+    for name in converted:
+        if reason := obstacle(systems[name]):
+            raise ValueError(f"--systems {name}: {reason}")
     translator = load_translator(replace(checked, **PLAIN))
     if converted:
         generator, codec = translator.generator, translator.codec

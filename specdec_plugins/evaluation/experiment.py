@@ -5,7 +5,7 @@ The runs are lines of ``runs.jsonl``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -23,13 +23,13 @@ from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, work_folder
 from specdec_plugins.inference.report import describe_settings, versions
-from specdec_plugins.inference.systems import System
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
 """Shows the progress."""
-Turn = tuple[int, System]
+Turn = tuple[int, str]
 """A round's number, and a system that is timed in it."""
 
 
@@ -92,7 +92,8 @@ class Conditions:
 class Experiment:
     """Every system in every round, on every text, at every batch size and number of threads."""
 
-    systems: Sequence[System]
+    systems: Mapping[str, Settings]
+    """Settings by the string that they were made from."""
     texts: Sequence[Sentences]
     rounds: int = 5
     batches: Sequence[int] = (1,)
@@ -109,7 +110,7 @@ class Experiment:
             "processor": processor_name(),
             "cores": cores(),
             "texts": {text.name: text.describe() for text in self.texts},
-            "systems": {item.name: describe_settings(item.settings) for item in self.systems},
+            "systems": {name: describe_settings(item) for name, item in self.systems.items()},
             "warmup": self.warmup,
         }
 
@@ -124,15 +125,15 @@ class Experiment:
             turns = [
                 (number, system)
                 for number in range(1, self.rounds + 1)
-                for system in Random(number).sample(self.systems, len(self.systems))
-                if (text.name, batch, threads, number, system.name) not in done
+                for system in Random(number).sample(list(self.systems), len(self.systems))
+                if (text.name, batch, threads, number, system) not in done
             ]
             if turns:
                 yield Conditions(text, batch, threads), turns
 
-    def job(self, system: System, where: Conditions) -> TranslatorJob | CTranslate2Job:
+    def job(self, system: str, where: Conditions) -> TranslatorJob | CTranslate2Job:
         """Return the job of a system under these conditions."""
-        settings, batches = system.settings, where.text.batches(where.batch)
+        settings, batches = self.systems[system], where.text.batches(where.batch)
         if settings.by_ctranslate2:
             about = settings.precision, where.threads, settings.limits.min_len
             return CTranslate2Job(str(self.model), *about, batches)
@@ -160,8 +161,8 @@ def _take_turns(
     """Load all systems, warm them up, then time them in turn."""
     with ExitStack() as stack:
         workers = {}
-        for name, system in {system.name: system for _, system in turns}.items():
-            worker = SystemProcess(name, experiment.job(system, where), where.threads)
+        for name in dict.fromkeys(system for _, system in turns):
+            worker = SystemProcess(name, experiment.job(name, where), where.threads)
             workers[name] = stack.enter_context(worker)
         for name, worker in workers.items():
             note(f"loading {name}")
@@ -169,22 +170,23 @@ def _take_turns(
         for name, worker in workers.items():
             note(f"warming up {name}")
             worker.decode(-(-experiment.warmup // where.batch), 1)
-        for number, system in turns:
-            note(f"{where.text.name}, batch {where.batch}, round {number}: {system.name}")
-            yield timed_run(system, workers[system.name], where, number)
+        for number, name in turns:
+            note(f"{where.text.name}, batch {where.batch}, round {number}: {name}")
+            draws = experiment.systems[name].rule.draws
+            yield timed_run(workers[name], where, number, number == 1 or draws)
 
 
-def timed_run(system: System, worker: SystemProcess, where: Conditions, number: int) -> Run:
+def timed_run(worker: SystemProcess, where: Conditions, number: int, with_outputs: bool) -> Run:
     """Have all batches decoded once."""
     text, batches, outputs = where.text, where.text.batches(where.batch), None
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
-    if number == 1 or system.settings.rule.draws:
+    if with_outputs:
         lines = (sentence.line.number for batch in batches for sentence in batch)
         by_line = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
         outputs = [by_line[line] for line in sorted(by_line)]
     return Run(
-        system=system.name,
+        system=worker.name,
         text=text.name,
         threads=where.threads,
         batch=where.batch,

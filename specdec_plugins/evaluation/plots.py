@@ -52,7 +52,7 @@ def _speed(axes: Axes, group: Sequence[Result]) -> None:
         error = [[middle - min(times)], [max(times) - middle]]
         axes.barh(index, middle, xerr=error, color=_color(result), capsize=2)
         axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)
-    axes.set_yticks(range(len(group)), [result.system.name for result in group])
+    axes.set_yticks(range(len(group)), [result.system for result in group])
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.set_xlabel("milliseconds a sentence (less is better)")
@@ -60,15 +60,15 @@ def _speed(axes: Axes, group: Sequence[Result]) -> None:
 
 def _pareto(axes: Axes, group: Sequence[Result]) -> None:
     """Draw the verification rate against the discard rate, a curve for each controller."""
-    for policy in dict.fromkeys(result.system.policy for result in group):
-        of_policy = [result for result in group if result.system.policy == policy]
+    for policy in dict.fromkeys(result.settings.policy for result in group):
+        of_policy = [result for result in group if result.settings.policy == policy]
         of_policy.sort(key=lambda result: result.middle("discard_rate") or 0.0)
         x, y = (
             [result.middle(name) or 0.0 for result in of_policy]
             for name in ("discard_rate", "verification_rate")
         )
         axes.plot(x, y, marker="o", color=_color(of_policy[0]), label=policy)
-        for point in zip([result.system.name.partition("@")[2] for result in of_policy], zip(x, y)):
+        for point in zip([result.system.partition("@")[2] for result in of_policy], zip(x, y)):
             axes.annotate(*point, fontsize=7)
     axes.set_xlabel("tokens drafted and not accepted, per committed token")
     axes.set_ylabel("verifier calls per committed token")
@@ -76,7 +76,7 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
 
 
 def _color(result: Result) -> str:
-    return COLORS[sum(map(ord, result.system.policy)) % len(COLORS)]
+    return COLORS[sum(map(ord, result.settings.policy)) % len(COLORS)]
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -9,9 +9,11 @@ from itertools import product
 from statistics import median
 
 from specdec_plugins import __version__
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
 from specdec_plugins.files.errors import counted
-from specdec_plugins.inference.systems import AR, System
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.systems import AR
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
@@ -24,13 +26,15 @@ Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: li
 AR's of the same engine and precision.
 """
 BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, as in SpecDec.\n"
+UNREAL = {name for name, kind in CONTROLLERS.items() if not kind.real}
 
 
 @dataclass(frozen=True)
 class Result:
     """Runs of a system under the same conditions, by round."""
 
-    system: System
+    system: str
+    settings: Settings
     where: Conditions
     runs: Sequence[Run]
 
@@ -52,7 +56,7 @@ class Result:
     def speed_over(self, other: Result) -> list[float]:
         """Return how many times as fast this is in each round; drawn output by the token."""
         by_round = {run.round: run.figures() for run in other.runs}
-        name = "tokens_per_second" if self.system.settings.rule.draws else "milliseconds"
+        name = "tokens_per_second" if self.settings.rule.draws else "milliseconds"
         pairs = [(run.figures(), by_round.get(run.round, {})) for run in self.runs]
         known = [(a[name], b[name]) for a, b in pairs if name in a and name in b]
         return [b / a if name == "milliseconds" else a / b for a, b in known if a and b]
@@ -67,8 +71,8 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     for parts in product(experiment.texts, experiment.batches, experiment.threads):
         where = Conditions(*parts)
         key = where.text.name, where.batch, where.threads
-        named = [(system, made[(*key, system.name)]) for system in experiment.systems]
-        groups.append([Result(system, where, runs) for system, runs in named if runs])
+        named = [(*item, where, made[(*key, item[0])]) for item in experiment.systems.items()]
+        groups.append([Result(*parts) for parts in named if parts[-1]])
     return [group for group in groups if group]
 
 
@@ -92,9 +96,9 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
 
 def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
     """Yield a table of the columns that are not empty."""
-    base = next((result for result in group if result.system.name == baseline), None)
+    base = next((result for result in group if result.system == baseline), None)
     columns: dict[str, Callable[[Result], str]] = {
-        "system": lambda r: r.system.name if r.system.real else f"{r.system.name} (not real)",
+        "system": lambda r: f"{r.system} (not real)" if r.settings.policy in UNREAL else r.system,
         "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
         "ms": lambda r: spread(r.values("milliseconds")),
         f"x {baseline}": lambda r: "" if base is None else spread(r.speed_over(base), 2),
@@ -137,11 +141,11 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 def unlike(result: Result, group: Sequence[Result]) -> int | None:
     """Return the number of lines that differ from AR's; None where there is nothing to compare."""
     run = result.runs[0]
-    if result.system.settings.rule.draws:
+    if result.settings.rule.draws:
         return None
     for other in group:
         like = (run.engine, run.precision) == (other.runs[0].engine, other.runs[0].precision)
-        if like and other.system.policy == AR and other != result:
+        if like and other.settings.policy == AR and other != result:
             return sum(a != b for a, b in zip(result.outputs[0], other.outputs[0], strict=True))
     return None
 

@@ -86,7 +86,7 @@ class Trial:
                 self.modes.remove(mode)
 
     def _settings(self, mode: str) -> Settings:
-        return parse_system(mode, self.settings).settings
+        return parse_system(mode, self.settings)
 
     def _loaded(self, mode: str) -> str:
         """Return the mode whose models serve this one: trees that draft in one precision share

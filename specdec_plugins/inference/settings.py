@@ -159,6 +159,13 @@ class Settings(EngineOptions):
         return greedy and self.ar_backend == CTRANSLATE2
 
     @property
+    def policy(self) -> str:
+        """The controller's name, or the strategy or backend where nothing is controlled."""
+        if self.by_ctranslate2:
+            return CTRANSLATE2
+        return self.controller.name if self.strategy == "specdec" else self.strategy
+
+    @property
     def window(self) -> int:
         """Lines that are read ahead, to be sorted by length; 1 at batch 1."""
         return 1 if self.batch == 1 else 64 * self.batch

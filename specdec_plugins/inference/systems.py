@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -29,31 +29,9 @@ PLAIN: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar
 STOCK: JsonObject = {**PLAIN, "engine": "eager", "precision": "float32"}
 
 
-@dataclass(frozen=True)
-class System:
-    """Stock fairseq, CTranslate2, our AR, the drafter alone, or a controller."""
-
-    name: str
-    """The string that it was made from."""
-    settings: Settings
-    """Settings of a run; of CTranslate2 only precision and limits count."""
-
-    @property
-    def policy(self) -> str:
-        """The controller's name, or the strategy or backend where nothing is controlled."""
-        if self.settings.by_ctranslate2:
-            return CTRANSLATE2
-        speculates = self.settings.strategy == "specdec"
-        return self.settings.controller.name if speculates else self.settings.strategy
-
-    @property
-    def real(self) -> bool:
-        """False if it knows more than a decoder can."""
-        return self.policy not in CONTROLLERS or CONTROLLERS[self.policy].real
-
-
-def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> System:
-    """Return the system of ``NAME[@KEY=VALUE,...]``.
+def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of the system ``NAME[@KEY=VALUE,...]``; of CTranslate2 only precision and
+    limits count.
 
     NAME is ``fairseq``, ``ctranslate2``, ``AR``, ``drafter`` or a controller. Keys are those of
     ``SETTINGS``, of limits, and options of the controller and of acceptance rules. A value without
@@ -94,7 +72,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     settings = replace(base, limits=limits, **{**changes, **asked})
     if settings.drafts_path is not None:
         raise ValueError(f"--drafts {settings.drafts_path}: is copy or source here")
-    return System(text, settings)
+    return settings
 
 
 def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:

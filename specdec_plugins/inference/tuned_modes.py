@@ -120,7 +120,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     for timed in () if table is None else table.at(settings.batch):
-        mode = parse_system(timed.mode, settings).settings
+        mode = parse_system(timed.mode, settings)
         if _suits(mode, settings):
             logger.info("as specdec-tune measured: %s", timed.mode)
             return mode

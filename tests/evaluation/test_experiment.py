@@ -21,7 +21,7 @@ NAMES = ("AR", "tree", "constant")
 
 def order(experiment: Experiment, runs: list[Run]) -> list[tuple[int, int, str]]:
     return [
-        (where.batch, number, system.name)
+        (where.batch, number, system)
         for where, turns in experiment.pending(runs)
         for number, system in turns
     ]

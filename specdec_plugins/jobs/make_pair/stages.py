@@ -160,7 +160,7 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8"):
-        translator = load_translator(parse_system(name, whole).settings)
+        translator = load_translator(parse_system(name, whole))
         decode(translator, lines)
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]

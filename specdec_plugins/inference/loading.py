@@ -18,13 +18,14 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import build_generator, recommended, warm_up
+from specdec_plugins.decoding.build import recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
@@ -100,7 +101,7 @@ def _load(settings: Settings) -> Translator:
     segmenters = build_segmenters(settings, languages)
     codec = TextCodec(*dictionaries, longest, segmenters, task.language_tokens)
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
-    generator = _build_generator(settings, task, engines, models)
+    generator = _build_generator(settings, task, engines, models, block_size)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
     if isinstance(generator, SpeculativeGenerator):
@@ -198,56 +199,47 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
 
 
 def _build_generator(
-    settings: Settings, task: TranslationSpecdecTask, engines: Engines, models: Models
+    settings: Settings,
+    task: TranslationSpecdecTask,
+    engines: Engines,
+    models: Models,
+    block_size: int | None,
 ) -> Generator:
     verifier, drafter, head = models
-    target, limits, size = task.target_dictionary, settings.limits, settings.block_size
+    target, limits = task.target_dictionary, settings.limits
     if settings.strategy == "fairseq":
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
         refuse_languages(task.language_tokens)
         dictionaries = task.source_dictionary, target
         return CTranslate2Generator(verifier, dictionaries, limits, settings.precision)
-    if settings.strategy == "drafter":
-        assert drafter is not None
-        return DrafterAlone(drafter, verifier, target, size, limits, engines)
-    if settings.draft_source in (None, "drafter"):
-        generator = build_generator(
-            verifier,
-            drafter,
-            target,
-            block_size=size,
-            rule=settings.rule,
-            limits=limits,
-            controller=settings.controller,
-            head=head,
-            engines=engines,
-        )
-    else:
-        generator = _build_text_generator(settings, task, engines.verifier, verifier)
+    if settings.strategy == "drafter" and drafter is not None:
+        return DrafterAlone(drafter, verifier, target, block_size, limits, engines)
+    drafts = None
+    if block_size is not None:
+        controller = settings.controller.ready(block_size, head)
+        drafts = _source_of_drafts(settings, task, engines, models), controller
+    how = settings.rule, limits, engines.verifier
+    generator = SpeculativeGenerator(verifier, drafts, target, *how)
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
 
 
-def _build_text_generator(
-    settings: Settings,
-    task: TranslationSpecdecTask,
-    engine: Engine,
-    verifier: TransformerModelBase,
-) -> SpeculativeGenerator:
-    """Return a generator whose drafts are texts, which a copy of the verifier may write."""
+def _source_of_drafts(
+    settings: Settings, task: TranslationSpecdecTask, engines: Engines, models: Models
+) -> CachedDrafter | DraftSource:
+    """Return the drafter, or a source of texts, which a copy of the verifier may write."""
+    verifier, drafter, _ = models
     source, target = task.source_dictionary, task.target_dictionary
-    if settings.draft_source == "copy":
-        copied = choose_engine(*_copy_engine(settings), settings.device)
-        model = verifier
-        if copied.dtype != engine.dtype:
-            model = deepcopy(verifier).to(copied.dtype)
-        copy = SpeculativeGenerator(model, None, target, limits=settings.limits, engine=copied)
-        drafter = DraftSource(partial(CopyDrafting, copy), copied)
-    else:
+    if drafter is not None:
+        return CachedDrafter(drafter, engines.drafter)
+    if settings.draft_source != "copy":
         symbols = [target.index(symbol) for symbol in source.symbols]
-        drafter = DraftSource(partial(TextDrafting.of, source.pad(), symbols))
-    controller = settings.controller.ready(settings.block_size or LONGEST)
-    how = settings.rule, settings.limits, engine
-    return SpeculativeGenerator(verifier, (drafter, controller), target, *how)
+        return DraftSource(partial(TextDrafting.of, source.pad(), symbols))
+    assert verifier is not None
+    copied = choose_engine(*_copy_engine(settings), settings.device)
+    if copied.dtype != engines.verifier.dtype:
+        verifier = deepcopy(verifier).to(copied.dtype)
+    copy = SpeculativeGenerator(verifier, None, target, limits=settings.limits, engine=copied)
+    return DraftSource(partial(CopyDrafting, copy), copied)

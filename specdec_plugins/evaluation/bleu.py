@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacremoses import MosesDetokenizer, MosesTokenizer
@@ -28,19 +27,15 @@ class References:
     tokenised: bool = False
     """True if it is Moses-tokenised already, and so is the output."""
 
-    def scores(self, output: Sequence[str]) -> dict[str, float]:
-        """Return both BLEU figures of an output, given line by line."""
-        sacre = metric_of(self.language).corpus_score(output, [self.lines]).score
-        tokenised = compound_split_bleu(self._tokens(output), self._reference_tokens).score
-        return {"BLEU": float(sacre), "tokenised BLEU": float(tokenised)}
+    def bleu(self, output: Sequence[str]) -> float:
+        """Return sacreBLEU's figure of an output, given line by line."""
+        return float(metric_of(self.language).corpus_score(output, [self.lines]).score)
 
-    @cached_property
-    def _reference_tokens(self) -> list[str]:
-        return self._tokens(self.lines)
-
-    def _tokens(self, lines: Sequence[str]) -> list[str]:
+    def tokenised_bleu(self, output: Sequence[str]) -> float:
+        """Return the figure of Moses tokens with compounds split."""
         convert = plain_tokens if self.tokenised else tokens_of
-        return convert(lines, self.language)
+        tokens, wanted = (convert(lines, self.language) for lines in (output, self.lines))
+        return float(compound_split_bleu(tokens, wanted).score)
 
     def signature(self) -> str:
         """Return sacreBLEU's signature, which says how it counts."""

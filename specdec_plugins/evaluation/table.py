@@ -10,6 +10,7 @@ from statistics import median
 
 from specdec_plugins import __version__
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.settings import Settings
@@ -102,8 +103,8 @@ def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
         "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
         "ms": lambda r: spread(r.values("milliseconds")),
         f"x {baseline}": lambda r: "" if base is None else spread(r.speed_over(base), 2),
-        "BLEU": lambda r: _bleu(r, "BLEU"),
-        "tokenised BLEU": lambda r: _bleu(r, "tokenised BLEU"),
+        "BLEU": lambda r: _bleu(r, References.bleu),
+        "tokenised BLEU": lambda r: _bleu(r, References.tokenised_bleu),
         "acceptance length": lambda r: number(r.middle("acceptance_length"), 2),
         "acceptance rate": lambda r: number(r.middle("acceptance_rate"), 3),
         "verification rate": lambda r: number(r.middle("verification_rate"), 3),
@@ -150,8 +151,7 @@ def unlike(result: Result, group: Sequence[Result]) -> int | None:
     return None
 
 
-def _bleu(result: Result, name: str) -> str:
-    """Return one of the two BLEU figures."""
+def _bleu(result: Result, figure: Callable[[References, Sequence[str]], float]) -> str:
+    """Return a figure of the outputs, if the text has references."""
     references = result.where.text.references
-    scores = [references.scores(output) for output in result.outputs] if references else []
-    return spread([score[name] for score in scores])
+    return spread([figure(references, output) for output in result.outputs] if references else [])

@@ -100,21 +100,20 @@ class Trial:
 
         After each round the slower half is dropped, but for AR.
         """
-        times: dict[str, list[float]] = {mode: [] for mode in self.modes}
-        running = list(self.modes)
-        for mode in running:
+        trials = [Timed(mode, []) for mode in self.modes]
+        for mode in self.modes:
             self.note(f"batch {batch}, warming up: {mode}")
             self._pass(mode, batch, text)
+        running = trials
         for number in range(1, ROUNDS + 1):
-            for mode in Random(number).sample(running, len(running)):
-                self.note(f"batch {batch}, round {number}: {mode}")
-                times[mode].append(self._pass(mode, batch, text))
-            timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
-            running = [t.mode for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
-            running += [] if AR in running else [AR]
+            for timed in Random(number).sample(running, len(running)):
+                self.note(f"batch {batch}, round {number}: {timed.mode}")
+                timed.milliseconds.append(self._pass(timed.mode, batch, text))
+            running = sorted(running, key=lambda t: t.middle)
+            count = max(FINALISTS, (len(running) + 1) // 2)
+            running = running[:count] + [t for t in running[count:] if t.mode == AR]
         # Modes that were dropped come last.
-        all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
-        return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))
+        return sorted(trials, key=lambda t: (-len(t.milliseconds), t.middle))
 
     def _pass(self, mode: str, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 from threading import Lock
-from typing import NamedTuple
 
 import torch
 from fairseq.data.data_utils import collate_tokens
@@ -29,6 +29,7 @@ from specdec_plugins.inference.trace_page import SentenceTrace
 
 Generator = SpeculativeGenerator | DrafterAlone | BatchGenerator
 """Decodes batches, by fairseq's generator contract, and counts."""
+NOTHING = torch.empty(0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,16 @@ class Translation:
     """The record of its steps, where the settings ask for it."""
 
 
-class _Item(NamedTuple):
-    """A line with words, ready to be decoded."""
+@dataclass
+class _Item:
+    """A line on its way: encoded, later translated; a blank one is translated at once."""
 
     line: Line
-    source: Tensor
-    prefix: Tensor
+    translation: Translation | None = None
+    source: Tensor = NOTHING
+    prefix: Tensor = NOTHING
     """``(n,)`` tokens that the output is to begin with."""
-    draft: Tensor
+    draft: Tensor = NOTHING
     """``(n,)`` tokens, EOS included, of a text that the output may resemble."""
 
 
@@ -138,7 +141,7 @@ class Translator:
         self, source: Iterator[Line], window: int, seed: int | None
     ) -> Iterator[Translation]:
         while lines := list(islice(source, window)):
-            items: list[_Item | Translation] = []
+            items: list[_Item] = []
             try:
                 for line in lines:
                     items.append(self._encode(line))
@@ -147,12 +150,11 @@ class Translator:
                 raise
             yield from self._translate_window(items, seed)
 
-    def _encode(self, line: Line) -> _Item | Translation:
-        """Return a line ready to be decoded; if it is blank, its translation."""
+    def _encode(self, line: Line) -> _Item:
         ids = self.codec.encode(line)
         if ids is None:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
-            return Translation("", trace=trace)
+            return _Item(line, Translation("", trace=trace))
         text = self.settings.target_prefix if line.target_prefix is None else line.target_prefix
         try:
             prefix = self.codec.encode_prefix(text)
@@ -160,18 +162,15 @@ class Translator:
                 raise ValueError(fault)
         except ValueError as error:
             raise InferenceError(f"line {line.number}: {error}") from error
-        return _Item(line, ids, prefix, self.codec.encode_draft(line.draft or ""))
+        return _Item(line, None, ids, prefix, self.codec.encode_draft(line.draft or ""))
 
-    def _translate_window(
-        self, items: list[_Item | Translation], seed: int | None
-    ) -> Iterator[Translation]:
+    def _translate_window(self, items: list[_Item], seed: int | None) -> Iterator[Translation]:
         """Yield the translations of encoded lines, in order."""
-        done = {i: item for i, item in enumerate(items) if isinstance(item, Translation)}
-        worded = {i: item for i, item in enumerate(items) if isinstance(item, _Item)}
+        waiting, order = deque(items), [item for item in items if item.translation is None]
         # The longest first: a batch that is too large for the memory fails at once.
-        order = sorted(worded, key=lambda i: -len(worded[i].source))
-        following, batch, generator = 0, self.settings.batch, self.generator
-        forced = self.codec.tokens.begin is not None or any(len(x.prefix) for x in worded.values())
+        order.sort(key=lambda item: -len(item.source))
+        batch, generator = self.settings.batch, self.generator
+        forced = self.codec.tokens.begin is not None or any(len(item.prefix) for item in order)
         if isinstance(generator, SpeculativeGenerator) and generator.refills and not forced:
             generator.rows, batch = batch, max(len(order), 1)
         for start in range(0, len(order) + 1, batch):
@@ -179,15 +178,15 @@ class Translator:
                 # Threads take turns: generators and engines keep state.
                 with self._lock:
                     if seed is not None and self.settings.rule.draws:
-                        number = worded[rows[0]].line.number
+                        number = rows[0].line.number
                         torch.manual_seed(Random(f"{seed} {number}").getrandbits(63))
-                    results = self._decode([worded[i] for i in rows])
-                done.update(zip(rows, results, strict=True))
-            while following in done:
-                yield done.pop(following)
-                following += 1
+                    self._decode(rows)
+            while waiting and (translation := waiting[0].translation) is not None:
+                yield translation
+                waiting.popleft()
 
-    def _decode(self, items: list[_Item]) -> list[Translation]:
+    def _decode(self, items: list[_Item]) -> None:
+        """Translate a batch."""
         device, source, target = self.settings.device, self.codec.source, self.codec.target
         tokens = collate_tokens([item.source for item in items], source.pad(), left_pad=True)
         lengths = torch.tensor([len(item.source) for item in items])
@@ -209,7 +208,8 @@ class Translator:
             raise InferenceError(f"{fault} ({error})") from error
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
             raise InferenceError(fault)
-        return [self._translation(item.line, row) for item, row in zip(items, rows)]
+        for item, hypotheses in zip(items, rows, strict=True):
+            item.translation = self._translation(item.line, hypotheses)
 
     def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
         several = hypotheses[: self.settings.nbest]

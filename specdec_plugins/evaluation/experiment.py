@@ -162,8 +162,8 @@ def _take_turns(
     with ExitStack() as stack:
         workers = {}
         for name in dict.fromkeys(system for _, system in turns):
-            worker = SystemProcess(name, experiment.job(name, where), where.threads)
-            workers[name] = stack.enter_context(worker)
+            workers[name] = SystemProcess(name, experiment.job(name, where), where.threads)
+            stack.callback(workers[name].close)
         for name, worker in workers.items():
             note(f"loading {name}")
             worker.load()

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
@@ -86,10 +85,7 @@ def peak_memory() -> int | None:
 
 
 class SystemProcess:
-    """A system in a process of its own, which waits at a pipe while it has nothing to do.
-
-    As a context it is ended when that is left.
-    """
+    """A system in a process of its own, which waits at a pipe while it has nothing to do."""
 
     def __init__(self, name: str, job: object, threads: int) -> None:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
@@ -109,15 +105,10 @@ class SystemProcess:
         with suppress(OSError):  # if it has ended, load() says so
             self._connection.send(job)
 
-    def __enter__(self) -> SystemProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the process, whatever it does."""
         self._connection.close()
-        if kind is not None:
-            self._process.kill()  # it may be in the middle of something
+        self._process.kill()
         self._process.wait()
 
     def decode(self, batches: int, seed: int) -> Decoded:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 
 import torch
 from tqdm import tqdm
@@ -73,8 +72,7 @@ def main(argv: Sequence[str]) -> None:
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         batches = {s: trial.run(s, lines_to_try(lines, s, args.check)) for s in sizes}
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    path = None if stored else save_table(Table(key, now, batches))
+    path = None if stored else save_table(Table(key, batches))
     if args.quiet:
         return
     about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)

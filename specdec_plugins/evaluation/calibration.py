@@ -141,7 +141,7 @@ class TrainedHead:
         return head
 
     @torch.no_grad()
-    def predict(self, subset: str, max_tokens: int = 2000) -> Predictions:
+    def predict(self, subset: str) -> Predictions:
         """Return predictions for the blocks that decoding ``subset``'s targets would draft.
 
         Those are the first block of each sentence and then always the block after the tokens that
@@ -150,7 +150,7 @@ class TrainedHead:
         self.task.load_dataset(subset)
         batches = self.task.get_batch_iterator(
             self.task.dataset(subset),
-            max_tokens=max_tokens,
+            max_tokens=2000,
             max_positions=self.task.max_positions(),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)

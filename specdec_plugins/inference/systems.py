@@ -24,9 +24,10 @@ SETTINGS = (
 """Settings that a system may have of its own."""
 ALONE: JsonObject = {"controller": Constant(), "rule": StrictRule(), "drafts": None}
 """Settings of systems that draft nothing, or verify nothing."""
-PLAIN: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
+GREEDY: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
 """Settings of systems without drafts."""
-STOCK: JsonObject = {**PLAIN, "engine": "eager", "precision": "float32"}
+FLOAT32: JsonObject = {**GREEDY, "engine": "eager", "precision": "float32"}
+PEER: JsonObject = {**FLOAT32, "engine": "auto", "ar_backend": CTRANSLATE2, "device": "cpu"}
 
 
 def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> Settings:
@@ -58,9 +59,9 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     else:
         others: dict[str, JsonObject] = {
-            FAIRSEQ: STOCK,
-            CTRANSLATE2: {**STOCK, "engine": "auto", "strategy": AR, "ar_backend": CTRANSLATE2},
-            AR: {**PLAIN, "rule": rule},
+            FAIRSEQ: FLOAT32,
+            CTRANSLATE2: {**PEER, "strategy": AR},
+            AR: {**GREEDY, "rule": rule},
             DRAFTER: ALONE,
         }
         if name not in others:

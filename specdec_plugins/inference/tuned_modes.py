@@ -43,8 +43,6 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     key: JsonObject
     """Everything that the table depends on: see :func:`describe`."""
-    made: str
-    """Date and time, UTC."""
     batches: dict[int, Annotated[list[Timed], msgspec.Meta(min_length=1)]]
     """The modes by batch size, the fastest first."""
 

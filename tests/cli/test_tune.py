@@ -54,7 +54,7 @@ def keep(settings: Settings) -> Keep:
 
     def run(*modes: str, threads: int = 1, batch: int = 1, **key: Any) -> Table:
         timed = [Timed(mode, [float(place)]) for place, mode in enumerate(modes, 1)]
-        table = Table({**describe(settings, threads), **key}, "now", {batch: timed})
+        table = Table({**describe(settings, threads), **key}, {batch: timed})
         save_table(table)
         return table
 
@@ -167,7 +167,7 @@ def test_what_is_stale_damaged_or_of_others_is_not_believed(
 ) -> None:
     path = table_path(keep(TREES[0], versions={"torch": "0"}).key)
     assert as_tuned(settings) == settings
-    for content in (b"", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}'):
+    for content in (b"", b"nothing", b'{"key": {}, "batches": {"1": []}}'):
         path.write_bytes(content)
         assert as_tuned(settings) == settings
     keep(TREES[0], threads=2)

@@ -40,7 +40,6 @@ def make_run(name: str, **changes: Any) -> Run:
         "engine": "eager",
         "precision": "float32",
         "seconds": 1.0,
-        "sentences": 2,
         "outputs": ["x", "y"],
     }
     if not name.startswith(("fairseq", "ctranslate2")):

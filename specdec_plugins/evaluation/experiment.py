@@ -47,9 +47,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: str
     precision: str
     seconds: float
-    sentences: int
-    outputs: list[str] | None = None
-    """The translations, in the order of the text; None where they are those of round 1."""
+    outputs: list[str]
+    """The translations, in the order of the text."""
     memory: int | None = None
     """Peak of the process, on a GPU of its tensors, in bytes."""
     control_seconds: float = 0.0
@@ -63,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ``acceptance_length`` has the bonus token included. ``discard_rate`` is of drafted tokens,
         ``verified_discard_rate`` (SpecDec++'s) of verified ones, each per committed token.
         """
-        figures = {"milliseconds": 1000 * self.seconds / self.sentences}
+        figures = {"milliseconds": 1000 * self.seconds / len(self.outputs)}
         if self.memory is not None:
             figures["memory"] = self.memory
         if self.counts:
@@ -172,19 +171,16 @@ def _take_turns(
             worker.decode(-(-experiment.warmup // where.batch), 1)
         for number, name in turns:
             note(f"{where.text.name}, batch {where.batch}, round {number}: {name}")
-            draws = experiment.systems[name].rule.draws
-            yield timed_run(workers[name], where, number, number == 1 or draws)
+            yield timed_run(workers[name], where, number)
 
 
-def timed_run(worker: SystemProcess, where: Conditions, number: int, with_outputs: bool) -> Run:
+def timed_run(worker: SystemProcess, where: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    text, batches, outputs = where.text, where.text.batches(where.batch), None
+    text, batches = where.text, where.text.batches(where.batch)
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
-    if with_outputs:
-        lines = (sentence.line.number for batch in batches for sentence in batch)
-        by_line = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
-        outputs = [by_line[line] for line in sorted(by_line)]
+    lines = (sentence.line.number for batch in batches for sentence in batch)
+    by_line = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
     return Run(
         system=worker.name,
         text=text.name,
@@ -193,8 +189,7 @@ def timed_run(worker: SystemProcess, where: Conditions, number: int, with_output
         round=number,
         began=began,
         seconds=decoded.seconds,
-        sentences=len(text.sentences),
-        outputs=outputs,
+        outputs=[by_line[line] for line in sorted(by_line)],
         **decoded.figures,
     )
 

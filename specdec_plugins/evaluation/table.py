@@ -42,7 +42,8 @@ class Result:
     @property
     def outputs(self) -> list[list[str]]:
         """The translations: of the first round, or of each seed."""
-        return [run.outputs for run in self.runs if run.outputs is not None]
+        runs = self.runs if self.settings.rule.draws else self.runs[:1]
+        return [run.outputs for run in runs]
 
     def values(self, name: str) -> list[float]:
         """Return a figure of all rounds in which it is known."""

@@ -84,7 +84,7 @@ def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
     assert run("--systems ctranslate2@float32 --rounds 1") == 0
     (done,) = read_runs(tmp_path / "out/runs.jsonl")
-    assert len(done.outputs) == done.sentences == 4
+    assert len(done.outputs) == 4
     assert run("--systems ctranslate2 --repetition-penalty 2") in (1, 2)
 
 

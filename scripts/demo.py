@@ -28,12 +28,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.engines.choice import ENGINES
-from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.command import Parser, command, positive, put, tell
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translation, Translator, load_translator
+from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
     choose_threads()
     tell("loading the pair, and compiling it for this processor")
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
-    ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base).settings, trace=True))
+    ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
         show(source.text, translation)
@@ -102,7 +102,7 @@ def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int)
     timed = {}
     for name, text in SYSTEMS.items():
         tell(f"timing {name}")
-        settings, seconds = parse_system(text, base).settings, []
+        settings, seconds = parse_system(text, base), []
         system = ours if name == STRICT else load_translator(settings)
         if settings.drafts and not system.settings.draft_source:
             continue  # no int8 is installed, or all is in int8

@@ -84,7 +84,7 @@ from timed_engine import TimedEngine
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.inference import Settings, load_translator
-translator = load_translator(Settings(data=data, path=drafter, ar_path=verifier))
+translator = load_translator(Settings(data, verifier, drafter, engine="eager"))
 plain = translator.generator
 assert type(plain.drafter).__name__ == "BlockPositionedDrafter"
 engine, target = TimedEngine(), translator.codec.target

@@ -28,6 +28,13 @@ GREEDY: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "a
 """Settings of systems without drafts."""
 FLOAT32: JsonObject = {**GREEDY, "engine": "eager", "precision": "float32"}
 PEER: JsonObject = {**FLOAT32, "engine": "auto", "ar_backend": CTRANSLATE2, "device": "cpu"}
+OTHERS: dict[str, JsonObject] = {
+    FAIRSEQ: {**FLOAT32, "strategy": FAIRSEQ},
+    CTRANSLATE2: {**PEER, "strategy": AR},
+    AR: {**GREEDY, "strategy": AR},
+    DRAFTER: {**ALONE, "strategy": DRAFTER},
+}
+"""Settings of systems that are no controllers."""
 
 
 def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> Settings:
@@ -57,17 +64,11 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         of_controller = _taken(values, option_types(CONTROLLERS[name]))
         controller = controller_of({**(options or {}), **of_controller, "controller": name})
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
+    elif name in OTHERS:
+        changes = OTHERS[name] | ({"rule": rule} if name == AR else {})
     else:
-        others: dict[str, JsonObject] = {
-            FAIRSEQ: FLOAT32,
-            CTRANSLATE2: {**PEER, "strategy": AR},
-            AR: {**GREEDY, "rule": rule},
-            DRAFTER: ALONE,
-        }
-        if name not in others:
-            known = ", ".join((*others, *CONTROLLERS))
-            raise ValueError(f"--systems {text}: must begin with one of {known}")
-        changes = {"strategy": name, **others[name]}
+        known = ", ".join((*OTHERS, *CONTROLLERS))
+        raise ValueError(f"--systems {text}: must begin with one of {known}")
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
     settings = replace(base, limits=limits, **{**changes, **asked})

@@ -56,6 +56,8 @@ Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
 def load_translator(settings: Settings | str | Path) -> Translator:
     """Load the models that the strategy needs, on their device and in their precision.
 
+    Where ONNX Runtime runs all steps, the models' own weights are freed.
+
     Args:
         settings: a run's settings, or the folder of a pair. The translator's settings are these
             with the languages and the controller that were chosen.

@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 """Translate the examples (and anything typed or piped) with a shipped pair, and time it.
 
-    scripts/demo.py --precision int8 --repeats 7
-    scripts/demo.py --model checkpoints/multi30k.en-de
+    scripts/demo.py --model checkpoints/multi30k.en-de --precision int8
     echo "The train to Berlin leaves in ten minutes." | scripts/demo.py
 
-English to German, one sentence at a time. First the translations: what one step accepted of its
-draft stands together, and the verifier's own tokens between. Then a table: fairseq's beam search,
-our greedy loop without drafts, and speculative decoding, each timed in its turn.
+First the translations, one sentence at a time: what one step accepted of its draft stands together,
+and the verifier's own tokens between. Then a table of what fairseq and our ways to decode take.
 """
 
 from __future__ import annotations

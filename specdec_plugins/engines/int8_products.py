@@ -43,7 +43,7 @@ class _Int8Map:
         weight = projection.weight.detach()
         scale = weight.abs().amax(1).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
         self._scale, self._zero = scale, torch.zeros(len(scale), dtype=torch.int8)
-        self._weight = (weight / scale[:, None]).round().to(torch.int8).t().contiguous()
+        self._weight = (weight / scale[:, None]).round_().to(torch.int8).t().contiguous()
         bias = projection.bias
         self._bias = torch.zeros_like(scale) if bias is None else bias.detach()
         self._relu = projection.relu

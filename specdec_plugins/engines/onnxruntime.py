@@ -93,7 +93,6 @@ class OnnxRuntimeEngine:
         for item in step.projections:
             self._layers += item.layers
             item.weight = item.bias = None
-        give_back()
         return run
 
     def load(self, step: Step) -> Run:
@@ -101,6 +100,7 @@ class OnnxRuntimeEngine:
         exported = ExportedStep(step)
         bits = weight_bits(processor_name(), platform.machine())
         with int8_products(step.projections, bits) if self._precision == "int8" else nullcontext():
+            give_back()  # of quantising, and of the step before
             content = exported.export()
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = self._threads

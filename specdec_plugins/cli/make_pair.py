@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
-from specdec_plugins.files.command import Parser, command, positive, put, tell
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
 from specdec_plugins.inference.loading import build_task
@@ -51,6 +51,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
     add("--dry-run", action="store_true", help="print the recipe and the hours to expect")
     add("--cpu", action="store_true", help="use no GPU")
+    add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add_encoder_flags(parser)
     args = parser.parse_args(argv)
     if separators := re.findall(r"[:,]|\$\{", str(args.out)):
@@ -83,6 +84,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         updates=args.updates,
         half=args.half,
         workers=args.workers,
+        quiet=args.quiet,
     )
 
 
@@ -104,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
         put("".join(f"{line}\n" for line in rehearse(job)))
         return 0
     if make(job)["train"]["interrupted"]:
-        tell("interrupted: the best drafter so far is in its place, the same command goes on")
+        job.say("interrupted: the best drafter so far is in its place, the same command goes on")
         return 130
-    tell(f"{job.layout.pair} is made; {job.layout.card} says how, and how fast it is")
+    job.say(f"{job.layout.pair} is made; {job.layout.card} says how, and how fast it is")
     return 0

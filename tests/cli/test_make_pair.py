@@ -46,7 +46,7 @@ def make(
     verifier: Path, out: Path, flags: str = "", text: str | Path = "", budget: str = "--updates 6"
 ) -> int:
     files = f"{verifier} {text or verifier.with_name('sources.en')} {out}"
-    return make_pair.main(f"{files} -s en -t de --cpu {budget} {flags}".split())
+    return make_pair.main(f"{files} -s en -t de --cpu --quiet {budget} {flags}".split())
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER
@@ -60,6 +61,7 @@ class PairJob:
     """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this process distils."""
+    quiet: bool = False
 
     @cached_property
     def layout(self) -> Layout:
@@ -84,3 +86,7 @@ class PairJob:
         about = describe_settings(self.verifier)
         del about["settings"]["device"]
         return {**about, "half": self.half, "SOURCES": file_digest(self.sources)}
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            tell(line)

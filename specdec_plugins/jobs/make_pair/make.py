@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from specdec_plugins.files.command import tell
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import (
     JsonObject,
@@ -54,7 +53,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
                 made_of |= {"hours": job.hours, "updates": job.updates}
             record = done.get(name, {"files": {}})
             if record.get("made_of") != made_of or record["files"] != digests(job, record["files"]):
-                tell(f"{name} …")
+                job.say(f"{name} …")
                 begin = time.monotonic()
                 facts = stage(job, done)
                 done[name] = {

@@ -17,7 +17,6 @@ from pathlib import Path
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.texts import decode, read_text
-from specdec_plugins.files.command import tell
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
@@ -120,7 +119,7 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
     flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
     command = ["fairseq-preprocess", *flags, "--workers", cores()]
-    watch(command, layout.work / "preprocess.log")
+    watch(job, command, layout.work / "preprocess.log")
     partial.rename(layout.bin)
     binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
@@ -135,6 +134,7 @@ def distil_flags(job: PairJob) -> list[object]:
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", CTRANSLATE2 if without is None else "ours", "--batch", BATCH]
     flags += ["--segmented", "--keep-bpe", "--quiet", "--precision", precision]
+    flags += ["--no-progress-bar"] * job.quiet
     flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b]
     return [*flags, *["--cpu"] * job.on_cpu, "--input-path", layout.sources]
 
@@ -155,7 +155,7 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
     if job.on_cpu:
-        speed = job.run("tune", [layout.pair, "--cpu"])
+        speed = job.run("tune", [layout.pair, "--cpu", *["--no-progress-bar"] * job.quiet])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
@@ -173,5 +173,5 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     if differ and not job.half:
         logger.warning(exact)
     else:
-        tell(exact)
+        job.say(exact)
     return {"speed": speed, "acceptance_length": lengths, "exact": exact, "files": []}

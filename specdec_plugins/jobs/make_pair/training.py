@@ -115,7 +115,7 @@ def train(job: PairJob, done: Done) -> JsonObject:
             write_recipe(job, verifier, whole, FIRST)
             flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
             flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
-            pace = watch([*command, *flags], layout.log, FIRST)
+            pace = watch(job, [*command, *flags], layout.log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
         left = time_to_train(job, spent + seconds + time.monotonic() - begin)
         updates, seconds = trained(layout.training / LAST)
@@ -129,7 +129,7 @@ def train(job: PairJob, done: Done) -> JsonObject:
     write_recipe(job, verifier, total, total if total < 2 * interval else interval, hours)
     try:
         if updates < total:
-            pace = watch(command, layout.log, total)
+            pace = watch(job, command, layout.log, total)
     except KeyboardInterrupt:
         if not (layout.training / BEST).exists():
             raise
@@ -220,7 +220,9 @@ def trained(checkpoint: Path) -> tuple[int, float]:
     return state["num_updates"], seconds if isinstance(seconds, float) else 0.0
 
 
-def watch(command: Sequence[object], log: Path, total: int | None = None) -> float | None:
+def watch(
+    job: PairJob, command: Sequence[object], log: Path, total: int | None = None
+) -> float | None:
     """Run a command in a process of its own, which ends with this one and adds to a log.
 
     Shows the progress of a training of ``total`` updates, and returns the seconds of an update, if
@@ -234,7 +236,7 @@ def watch(command: Sequence[object], log: Path, total: int | None = None) -> flo
     last, times = "", list[tuple[int, float]]()
     with (
         open(log, "a", encoding="utf-8") as file,
-        tqdm(total=total, unit="update", disable=None) as bar,
+        tqdm(total=total, unit="update", disable=job.quiet or None) as bar,
         subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
     ):
         assert child.stdout is not None

@@ -23,12 +23,12 @@ def test_a_training_is_followed_by_its_log(tmp_path: Path, monkeypatch: pytest.M
     code = f"import time\nfor line in {lines!r}: print(line, flush=True), time.sleep(0.1)\n"
     monkeypatch.setitem(training.PROGRAMS, "trainer", code)
     monkeypatch.setitem(training.PROGRAMS, "failing", f"{code}raise SystemExit(1)")
-    seconds = watch(["trainer"], log)
+    seconds = watch(pair_job(tmp_path), ["trainer"], log)
     assert seconds is not None
     assert 0.05 <= seconds < 1
     assert read_points(log) == {20: 1.5}
     with pytest.raises(InferenceError, match=r"the last line.*is in .*log"):
-        watch(["failing"], log)
+        watch(pair_job(tmp_path / "more"), ["failing"], log)
 
 
 def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:

@@ -95,3 +95,7 @@ def main(argv: Sequence[str]) -> None:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
             write_json(Path(args.stats_json), report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 
 import torch
 from tqdm import tqdm
@@ -35,6 +36,8 @@ from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_t
 from specdec_plugins.machine import choose_threads, processor_name
 
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
+EXTRAS = {"int8": "onnxruntime", "ctranslate2": "ctranslate2"}
+"""The library of each extra that adds ways to decode."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -72,19 +75,26 @@ def main(argv: Sequence[str]) -> None:
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         batches = {s: trial.run(s, lines_to_try(lines, s, args.check)) for s in sizes}
-    path = None if stored else save_table(Table(key, batches))
-    if args.quiet:
-        return
+
+    def show(text: str) -> None:
+        if not args.quiet:
+            put(text)
+
     about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
-    put(f"{', '.join(about)}\n")
+    show(f"{', '.join(about)}\n")
     for size, timed in batches.items():
-        put("".join(f"{line}\n" for line in _table(size, timed)))
+        show("".join(f"{line}\n" for line in _table(size, timed)))
         if stored is not None:
             chosen = next(item for item in timed if item.mode == stored.at(size)[0].mode)
             slower = 100 * (chosen.middle / timed[0].middle - 1)
             how = f"{slower:.1f} % slower than" if slower else "still"
-            put(f"Stored: {chosen.mode}, {how} the fastest.\n")
-    put(f"\nStored for --controller auto in {path}.\n" if path else "\nNothing is stored.\n")
+            show(f"Stored: {chosen.mode}, {how} the fastest.\n")
+    if missing := [extra for extra, library in EXTRAS.items() if find_spec(library) is None]:
+        show(f"\nNot tried: what pip install 'specdec-plugins[{','.join(missing)}]' adds.\n")
+    if stored is None:
+        show(f"\nStored for --controller auto in {save_table(Table(key, batches))}.\n")
+    else:
+        show("\nNothing is stored.\n")
 
 
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:

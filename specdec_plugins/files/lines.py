@@ -67,7 +67,7 @@ class InputLines:
                     return
                 yield Line(self.number, text, draft=draft.text if draft else None)
         except UnicodeDecodeError:
-            self._fault = f"{name}: line {self.number} is not UTF-8; convert the file (iconv)"
+            self._fault = f"{name}: line {self.number} is not UTF-8; unpack or convert it"
         except OSError as error:
             self._fault = f"{name}: cannot be read ({error.strerror or error})"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,6 +110,19 @@ def test_a_stored_choice_is_checked_on_other_lines(
     assert "tree@tree_nodes=8" in out
     assert "tree@tree_nodes=12" not in out
     assert path.read_bytes() == before
+
+
+def test_what_was_measured_is_shown_though_it_cannot_be_stored(
+    pair: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "TREES", (4,))
+    monkeypatch.setattr(tune, "EXTRAS", {"int8": "no_such_library", "ctranslate2": "json"})
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    assert tune.main([str(pair), "--cpu"]) == 1
+    shown = capfd.readouterr()
+    assert "| tree@tree_nodes=4 |" in shown.out
+    assert "pip install 'specdec-plugins[int8]'" in shown.out
+    assert os.devnull in shown.err.splitlines()[-1]
 
 
 def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:

@@ -102,8 +102,8 @@ class BeamSearchGenerator(BatchGenerator):
     def decode(
         self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
-        given = {"prefix_tokens": prefix_tokens, "bos_token": bos_token}
-        hypotheses: list[list[Hypothesis]] = self._generator.generate([], sample, **given)
+        begin = {"prefix_tokens": prefix_tokens, "bos_token": bos_token}
+        hypotheses: list[list[Hypothesis]] = self._generator.generate([], sample, **begin)
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self._generator.pad).sum(1).tolist()
             for row, length in zip(hypotheses, lengths, strict=True):

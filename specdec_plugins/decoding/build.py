@@ -56,7 +56,7 @@ def recommended(
         options["tree_nodes"] = GPU_NODES
     on_cpu = next(drafter.parameters()).device.type == "cpu"
     if controller.max_rows is None and rule.lossless and on_cpu:
-        options["max_rows"] = 2 if engine.in_place else 1
+        options["max_rows"] = 1 if engine.whole_cache else 2
     logger.info("--controller auto: %s", Tree(**options))
     return Tree(**options)
 

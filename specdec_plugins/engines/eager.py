@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from specdec_plugins.engines.packing import pack
-from specdec_plugins.engines.step import CachedStep, Run, Step
+from specdec_plugins.engines.step import Run, Step
 
 
 class EagerEngine:
     """Run steps as they are, in the precision of their weights."""
 
     name = "eager"
-    in_place = True
+    whole_cache = False
 
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: that of the models."""
@@ -24,7 +24,7 @@ class EagerEngine:
 
     def prepare(self, step: Step) -> Run:
         pack(step)
-        return step.in_room if isinstance(step, CachedStep) and self.in_place else step
+        return step
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -34,9 +34,10 @@ class Engine(Protocol):
         ...
 
     @property
-    def in_place(self) -> bool:
-        """True if a cached step gets room behind the cached positions and writes there; else it
-        gets the whole cache, and always a mask, and inputs may be the same tensors filled anew."""
+    def whole_cache(self) -> bool:
+        """True if a cached step gets the whole cache, the places of new tokens and always a mask,
+        and inputs may be the same tensors filled anew; else it gets the cached positions with room
+        behind them."""
         ...
 
     def prepare(self, step: Step) -> Run:

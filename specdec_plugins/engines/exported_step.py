@@ -18,19 +18,22 @@ Shape = list[int | tuple[int, int, int]]
 
 
 class ExportedStep:
-    """A step as a module with an input for each layer's keys and values.
+    """A step as a module with an input for each layer's keys and values, since to split them in the
+    graph would take as long as to attend.
 
-    To split them in the graph would take as long as to attend.
+    A cached step has a result for each of those that it caches, which belongs in the same memory.
     """
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._by_layer = (0, 2 + step.memory_at) if isinstance(step, CachedStep) else ()
+        self._by_layer = (0, 3 + step.memory_at) if isinstance(step, CachedStep) else ()
         # Distinct sizes, so that each shape tells which sizes it has.
         self._first, self._second = example_inputs(step, 2, 5, 11), example_inputs(step, 3, 7, 14)
         numbers = count()
         self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
         """The names of the model's inputs for each input of the step that is not None."""
+        self.cached = [f"{name}_new" for name in self.names[0] * isinstance(step, CachedStep)]
+        """The names of the model's last results, which replace the first input."""
         self.lookups = step.lookup_tables()
         """The model's first inputs, which do not change."""
         with torch.no_grad():
@@ -60,6 +63,8 @@ class ExportedStep:
             f"o{index}": [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
             for index, (shape, _) in enumerate(self.results)
         }
+        changing |= outputs
+        changing |= {new: changing[name] for new, name in zip(self.cached, self.names[0])}
         layers = [
             None if x is None else len(x) if index in self._by_layer else 0
             for index, x in enumerate(self._first)
@@ -72,8 +77,8 @@ class ExportedStep:
                 tuple(first),
                 file,  # type: ignore[arg-type]  # this exporter takes it
                 input_names=names,
-                output_names=list(outputs),
-                dynamic_axes={k: axes for k, axes in (changing | outputs).items() if axes},
+                output_names=[*outputs, *self.cached],
+                dynamic_axes={k: axes for k, axes in changing.items() if axes},
                 opset_version=17,
                 dynamo=False,
             )
@@ -117,12 +122,15 @@ def example_inputs(
         return step.example()
     layer, count, width = step.layers[0], len(step.layers), others + 2
     past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
-    mask = torch.zeros(rows, 1, tokens, width + tokens)
-    return (past, mask, *step.example(rows, tokens, others))
+    places = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
+    places = places[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
+    mask = torch.zeros(rows, 1, tokens, width)
+    return (past, places, mask, *step.example(rows, tokens, others))
 
 
 class _Split(nn.Module):
-    """A step with inputs for its lookups and each layer's keys and values, none for None."""
+    """A step with inputs for its lookups and each layer's keys and values, none for None, and with
+    results for those that it caches."""
 
     def __init__(self, module: nn.Module, lookups: list[str], layers: list[int | None]) -> None:
         """``layers``: for each input the number of layers to split it into, 0 or None."""
@@ -133,7 +141,9 @@ class _Split(nn.Module):
         rest = iter(tensors)
         before = [_replaced(self.module, name, next(rest)) for name in self._lookups]
         try:
-            return self.module(*(_next_input(rest, layers) for layers in self._layers))
+            past, *inputs = (_next_input(rest, layers) for layers in self._layers)
+            results = self.module(past, *inputs)
+            return (*results, *chain(*past)) if isinstance(past, list) else results
         finally:
             for name, table in zip(self._lookups, before):
                 _replaced(self.module, name, table)
@@ -153,4 +163,4 @@ def _next_input(rest: Iterator[Tensor], layers: int | None) -> object:
     """Return a pair for each of the layers, a tensor for 0 layers, or None."""
     if layers is None:
         return None
-    return [(next(rest), next(rest)) for _ in range(layers)] if layers else next(rest)
+    return [[next(rest), next(rest)] for _ in range(layers)] if layers else next(rest)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.engines.exported_step import ExportedStep, Shape
 from specdec_plugins.engines.int8_products import int8_products, weight_bits
-from specdec_plugins.engines.step import CachedStep, Results, Run, Step
+from specdec_plugins.engines.step import Results, Run, Step
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.machine import give_back, processor_name
 
@@ -33,7 +33,7 @@ class OnnxRuntimeEngine:
     """
 
     dtype = torch.float32
-    in_place = False
+    whole_cache = True
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """``precision``: float32 or int8."""
@@ -109,8 +109,7 @@ class OnnxRuntimeEngine:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = self._runtime.InferenceSession(content, options, ["CPUExecutionProvider"])
         session._model_bytes = None  # kept in case other providers have to take over: 90 MiB
-        fresh = range(step.transient, len(exported.results) - isinstance(step, CachedStep))
-        run = _Session(session, exported, fresh)
+        run = _Session(session, exported, range(step.transient, len(exported.results)))
         exported.check(run, TOLERATED[self._precision])
         return run
 
@@ -136,8 +135,9 @@ class _Session:
         ]
         self._results = [
             _Result(self._binding, item.name, shape, dtype)
-            for item, (shape, dtype) in zip(session.get_outputs(), exported.results, strict=True)
+            for item, (shape, dtype) in zip(session.get_outputs(), exported.results)
         ]
+        self._inputs[0].results = exported.cached
 
     def __call__(self, *inputs: Tensor | None) -> Results:
         present = [x for x in inputs if x is not None]
@@ -158,6 +158,8 @@ class _Input:
         """``names``: of the model's inputs, one for each entry of the first two dimensions if there
         are several; None: unused."""
         self._binding, self._names = binding, names
+        self.results: Sequence[str] = ()
+        """The names of results to write to the same memory, one for each name."""
         self._last: Tensor | None = None
         self._memory: tuple[object, ...] = ()
         """The address, shape and strides of that tensor; :attr:`_parts` keep it alive."""
@@ -174,6 +176,8 @@ class _Input:
             for name, part in zip(self._names, self._parts, strict=True):
                 if name is not None:
                     self._binding.bind_input(name, *_described(part))
+            for name, part in zip(self.results, self._parts):
+                self._binding.bind_output(name, *_described(part))
             if self._parts[0].data_ptr() != x.data_ptr():
                 return  # They are copies.
         self._last, self._memory = x, memory

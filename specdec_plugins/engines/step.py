@@ -8,7 +8,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.models.attention import Attend, attended, self_attended, split_heads
+from specdec_plugins.models.attention import Attend, attended, split_heads, stored
 from specdec_plugins.models.layers import DecoderLayerRunner, Projection
 
 Results = tuple[Tensor, ...]
@@ -53,10 +53,7 @@ class SourceStep(Step):
 
 
 class CachedStep(Step):
-    """A step over cached keys and values; its last result is those of the new tokens.
-
-    That result is ``(layers, 2, rows, heads, slots, dim)``, and the next run overwrites it.
-    """
+    """A step over cached keys and values, to which it adds those of the new tokens."""
 
     layers: list[DecoderLayerRunner]
     run: Callable[..., Results]
@@ -76,48 +73,36 @@ class CachedStep(Step):
 
     def forward(
         self,
-        past: Tensor | Sequence[tuple[Tensor, Tensor]],
+        past: Tensor | list[list[Tensor]],
+        places: Tensor | None,
         mask: Tensor | None,
         *inputs: Tensor | None,
     ) -> Results:
         """
         Args:
-            past: ``(layers, 2, rows, heads, width, dim)`` cached keys and values, or a pair of
-                tensors for each layer.
-            mask: added to the scores of self-attention over the cached, then the new tokens.
+            past: ``(layers, 2, rows, heads, width, dim)`` cached keys and values with room for new
+                ones; or those of each layer, which are replaced.
+            places: ``(rows, slots, heads, 3)`` row, head and position of each new token; None: the
+                last positions.
+            mask: ``(rows, 1, slots, width)``, added to the scores of self-attention.
             inputs: those of :meth:`run`.
         """
-        new: list[Tensor] = []
-        attends = [_joined(layer.heads, pair, mask, new) for layer, pair in zip(self.layers, past)]
-        results = self.run(attends, *inputs)
-        layer, (rows, slots, _) = self.layers[0], new[0].shape
-        stacked = torch.cat(new, dim=-1).view(rows, slots, len(new), 2, layer.heads, -1)
-        return (*results, stacked.permute(2, 3, 0, 4, 1, 5))
-
-    def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
-        """Write new keys and values into room at the end of ``past``; joining them takes longer."""
-        assert inputs[0] is not None
-        slots = inputs[0].size(1)
-        results = self.run([_in_room(past.size(3), layer, mask, slots) for layer in past], *inputs)
-        return (*results, past[..., -slots:, :])
+        layers = zip(self.layers, past)
+        return self.run([_attention(x.heads, pair, places, mask) for x, pair in layers], *inputs)
 
 
-def _joined(heads: int, past: Sequence[Tensor], mask: Tensor | None, new: list[Tensor]) -> Attend:
-    """Return self-attention over cached positions and new ones, of which it appends to ``new``."""
+def _attention(
+    heads: int, past: Tensor | list[Tensor], places: Tensor | None, mask: Tensor | None
+) -> Attend:
+    """Return self-attention over ``past`` keys and values, to which it adds new ones."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        new.append(key_value)
-        return self_attended(query, key_value, heads, mask, (past[0], past[1]))
-
-    return attend
-
-
-def _in_room(heads: int, past: Tensor, mask: Tensor | None, slots: int) -> Attend:
-    """Return self-attention over ``(2, rows, heads, width + slots, dim)``; it writes the last."""
-    keys, values = past
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        past[..., -slots:, :] = split_heads(key_value, heads)
-        return attended(query, keys, values, mask)
+        if places is None:
+            assert isinstance(past, Tensor)
+            past[..., -query.size(1) :, :] = split_heads(key_value, heads)
+        else:
+            parts = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
+            past[0], past[1] = (stored(x, places, new) for x, new in zip(past, parts))
+        return attended(query, past[0], past[1], mask)
 
     return attend

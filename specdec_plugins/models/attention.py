@@ -34,25 +34,6 @@ def attended(
     return y.transpose(1, 2).flatten(2)
 
 
-def self_attended(
-    query: Tensor,
-    key_value: Tensor,
-    heads: int,
-    mask: Tensor | None,
-    past: tuple[Tensor, Tensor] | None = None,
-    probability: float = 0.0,
-) -> Tensor:
-    """Return attention of slots to each other, and to ``past`` keys and values ``(batch, heads,
-    width, dim)``; see :data:`Attend`."""
-    if torch.onnx.is_in_onnx_export():
-        keys, values = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
-        return _exported(heads, query, keys, values, mask, *past or ())
-    keys, values = split_heads(key_value, heads)
-    if past is not None:
-        keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
-    return attended(query, keys, values, mask, probability)
-
-
 def split_heads(key_value: Tensor, heads: int) -> Tensor:
     """Return ``(2, batch, heads, slots, dim)`` for keys and values of :data:`Attend`."""
     batch, slots, _ = key_value.shape
@@ -64,7 +45,11 @@ def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Atte
     probability, heads = dropout(attention), int(attention.num_heads)
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        return self_attended(query, key_value, heads, mask, probability=probability)
+        if torch.onnx.is_in_onnx_export():
+            parts = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
+            return _exported(heads, query, *parts, mask)
+        keys, values = split_heads(key_value, heads)
+        return attended(query, keys, values, mask, probability)
 
     return attend
 
@@ -87,12 +72,40 @@ class _Exported(torch.autograd.Function):
         none = symbolic_helper._optional_input_placeholder_tensor(  # type: ignore[no-untyped-call]
             graph
         )
-        query, keys, values, mask, *past = inputs
-        inputs = (query, keys, values, none, none, none if mask is None else mask, *past)
-        y, *_ = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=heads, outputs=3)
+        query, keys, values, mask = inputs
+        inputs = query, keys, values, none, none, none if mask is None else mask
+        y = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=heads)
         return y.setType(query.type())
 
 
 def _exported(heads: int, *inputs: Tensor | None) -> Tensor:
     y: Tensor = _Exported.apply(heads, *inputs)  # type: ignore[no-untyped-call]
     return y
+
+
+def stored(past: Tensor, places: Tensor, new: Tensor) -> Tensor:
+    """Write ``new`` keys or values ``(batch, slots, channels)`` to ``past`` ``(batch, heads, width,
+    dim)``; return what to read instead.
+
+    ``places``: ``(batch, slots, heads, 3)``.
+    """
+    if torch.onnx.is_in_onnx_export():
+        heads = int(past.size(1))
+        y: Tensor = _Stored.apply(heads, past, places, new)  # type: ignore[no-untyped-call]
+        return y
+    past[places.unbind(-1)] = new.view(*places.shape[:-1], -1)
+    return past
+
+
+class _Stored(torch.autograd.Function):
+    """ONNX's operator, which copies nothing if its result lies where ``past`` does."""
+
+    @staticmethod
+    def forward(context: object, heads: int, past: Tensor, *others: Tensor) -> Tensor:
+        return past.clone()  # Exporting needs the shape alone.
+
+    @staticmethod
+    def symbolic(graph: Any, heads: int, past: Any, places: Any, new: Any) -> object:
+        shape = graph.op("Constant", value_t=torch.tensor([0, 0, heads, -1]))
+        new = graph.op("Reshape", new, shape)
+        return graph.op("ScatterND", past, places, new).setType(past.type())

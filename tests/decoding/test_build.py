@@ -13,9 +13,9 @@ from controlled import build
 from drafters import make_block, make_causal, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
-from joining import JOINING
 from scripted import DICTIONARY
 from strict import one_row
+from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator, warm_up
@@ -149,7 +149,7 @@ def outputs(generator: SpeculativeGenerator) -> Any:
 )
 def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
     limits = {"min_len": least, "max_len_b": 20}
-    given: Any = JOINING, "causal", CONTROLLERS[controller]()
+    given: Any = WHOLE_CACHE, "causal", CONTROLLERS[controller]()
     expected = outputs(build(*given, **limits))
     warmed = build(*given, **limits)
     torch.manual_seed(3)

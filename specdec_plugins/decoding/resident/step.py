@@ -137,7 +137,7 @@ class ResidentStep:
         slots = state.tokens, is_mask, positions, self._draft_table
         source = state.draft_memory, state.memory_mask, None, state.features
         inputs = mask, *slots, *source, block, state.last
-        _, *scores, _ = drafter.in_room(state.draft_cache, *inputs)
+        _, *scores = drafter(state.draft_cache, None, *inputs)
         window = index[: kind.window]
         self._keep(state.draft_cache, window[None], positions[:, : kind.window])
         return drafter.score.read(*scores)
@@ -149,7 +149,7 @@ class ResidentStep:
         positions = state.lengths[:, None] + links.depths
         mask = mask_by_tensors(state.lengths, self._capacity, links.ancestors, self._dtype)
         inputs = mask, read, positions, self._table, state.memory, state.memory_mask
-        logits, states, normalisers, _ = self._verifier.in_room(state.cache, *inputs)
+        logits, states, normalisers = self._verifier(state.cache, None, *inputs)
         if scoring.changes:
             committed = state.history, state.lengths
             logits, normalisers = scoring.changed(logits, *committed, drafted, links.ancestors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from operator import add
 
 import numpy as np
 import torch
@@ -18,8 +17,8 @@ from specdec_plugins.models.rows import keep_rows
 
 
 def room(positions: int) -> int:
-    """Return the positions of a cache that needs this many; it grows by 32."""
-    return -(-positions // 32) * 32
+    """Return the positions of a cache that needs this many; it grows by 16."""
+    return -(-positions // 16) * 16
 
 
 def empty_cache(
@@ -41,11 +40,12 @@ class KVCache:
     values that nobody reads.
     """
 
-    def __init__(self, layers: Sequence[DecoderLayerRunner], in_place: bool) -> None:
-        """``in_place``: that of the engine."""
-        self._in_place, self._empty = in_place, partial(empty_cache, layers)
+    def __init__(self, layers: Sequence[DecoderLayerRunner], whole: bool) -> None:
+        """``whole``: the engine's ``whole_cache``."""
+        self._whole, self._empty = whole, partial(empty_cache, layers)
         # An engine keeps its binding to memory that it has met.
         self._reused = lru_cache(maxsize=16)(self._empty)
+        self._places = lru_cache(maxsize=8)(partial(_places, layers[0].heads))
         self.rows = 0
         """The number of rows in use; there may be room for more."""
 
@@ -56,31 +56,38 @@ class KVCache:
         self._make = self._reused if rows == 1 else self._empty
         self._hand(rows, self._make(rows, room(1), *self._kind))
 
-    def width(self, longest: int) -> int:
-        """Return the positions that a step reads if the longest row has cached so many."""
-        return longest if self._in_place else self._store.size(4)
+    def reserve(self, longest: int, slots: int) -> int:
+        """Make room for new tokens; return the number of positions that a step sees.
+
+        ``longest``: positions that the longest row has cached.
+        """
+        self._grow(longest + slots)
+        return self._store.size(4) if self._whole else longest + slots
 
     def run(
         self, step: Run, longest: int, inputs: Sequence[object], rows: Tensor | None = None
     ) -> Results:
-        """Run a step; return its results but for new keys and values, which :meth:`write` caches.
+        """Run a step; :meth:`write` then says which of the new tokens stay cached.
 
         Args:
             longest: positions that the longest row has cached.
-            inputs: a mask for :meth:`width` positions, new tokens ``(rows, slots)``, and the rest.
+            inputs: a mask for the positions of :meth:`reserve`, new tokens ``(rows, slots)``, and
+                the rest.
             rows: run over these only; None: all.
         """
-        past, tokens = self._past, inputs[1]
-        if self._in_place:
-            assert isinstance(tokens, Tensor)
-            end = longest + tokens.size(1)
-            self._grow(end)
-            past = self._past[..., :end, :]
+        tokens, places = inputs[1], None
+        assert isinstance(tokens, Tensor)
+        end = longest + tokens.size(1)
+        past = self._past if self._whole else self._past[..., :end, :]
         past = past if rows is None else past[:, :, rows]
-        *results, self._new = step(past, *inputs)
-        # In place, the step wrote into the cache, or into a copy of its rows.
-        self._first = longest if self._in_place and rows is None else None
-        return tuple(results)
+        if self._whole:
+            places = self._places(*tokens.shape)
+            places.numpy()[..., 2] = np.arange(longest, end)[:, None]
+        results = step(past, places, *inputs)
+        # The step wrote into the cache, or into a copy of its rows.
+        self._new = past[..., longest:end, :]
+        self._first = longest if rows is None else None
+        return results
 
     def write(
         self, sources: Tensor, begins: list[int], counts: list[int], rows: list[int] | None = None
@@ -92,7 +99,6 @@ class KVCache:
             begins: each row's position of the first one.
             rows: those of the step; None: all.
         """
-        self._grow(max(map(add, begins, counts)))
         rows = list(range(len(counts))) if rows is None else rows
         if self._store.device.type == "cpu":
             past, new = kernels.numbers(self._store), kernels.numbers(self._new)
@@ -150,37 +156,44 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int
                             ]
 
 
-def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
+def _places(heads: int, rows: int, slots: int) -> Tensor:
+    """Return ``(rows, slots, heads, 3)`` rows and heads, and room for positions."""
+    places = torch.empty(rows, slots, heads, 3, dtype=torch.long)
+    places[..., 0], places[..., 1] = torch.arange(rows)[:, None, None], torch.arange(heads)
+    return places
+
+
+def fill_mask(mask: Tensor, cached: Ints, among: Bools, first: int) -> None:
     """Fill a mask on the host, to be added to attention scores.
 
     Args:
-        mask: ``(rows, 1, slots, width + slots)``.
+        mask: ``(rows, 1, slots, width)``.
         cached: ``(rows,)`` positions that each row has cached.
         among: ``(rows, slots, slots)``, or ``(1, slots, slots)`` for all rows: the new tokens that
             each sees.
+        first: the position of the first new token.
     """
     if mask.element_size() != 2:
-        _fill(mask.numpy(), cached, among, lowest(mask.dtype))
+        _fill(mask.numpy(), cached, among, first, lowest(mask.dtype))
         return
     # numpy knows no bfloat16, and few processors compute in float16.
     wide = torch.empty_like(mask, dtype=torch.float32)
-    _fill(wide.numpy(), cached, among, lowest(mask.dtype))
+    _fill(wide.numpy(), cached, among, first, lowest(mask.dtype))
     mask.copy_(wide)
 
 
 @kernels.compiled
-def _fill(mask: Floating, cached: Ints, among: Bools, unseen: float) -> None:
+def _fill(mask: Floating, cached: Ints, among: Bools, first: int, unseen: float) -> None:
     slots = mask.shape[2]
-    width = mask.shape[3] - slots
-    mask[:] = 0
+    mask[:] = unseen
     for row in range(len(cached)):
         seen = among[row if len(among) > 1 else 0]
         for slot in range(slots):
             line = mask[row, 0, slot]
-            line[cached[row] : width] = unseen
+            line[: cached[row]] = 0
             for other in range(slots):
-                if not seen[slot, other]:
-                    line[width + other] = unseen
+                if seen[slot, other]:
+                    line[first + other] = 0
 
 
 def mask_by_tensors(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:

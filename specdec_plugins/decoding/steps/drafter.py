@@ -101,7 +101,7 @@ class CachedDrafter(CachedModel):
             if model.encoder is not None:
                 self.encode = frozen_encoder(model.encoder, engine)
         # An engine keeps its binding to inputs that are filled anew.
-        self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
+        self._empty = lru_cache(maxsize=8)(_empty) if engine.whole_cache else _empty
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of tokens of a row, block included."""
@@ -134,7 +134,8 @@ class CachedDrafter(CachedModel):
     def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:
         """Return the mask, tokens, ``is_mask``, positions, block and last tokens on the host."""
         cached, rows = prefixes.cached, len(prefixes.new)
-        slots, width = max(prefixes.new) + block_size, self.cache.width(max(cached))
+        slots = max(prefixes.new) + block_size
+        width = self.cache.reserve(max(cached), slots)
         mask, *inputs = self._empty(rows, slots, block_size, width, self._dtype)
         counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs)
@@ -144,7 +145,7 @@ class CachedDrafter(CachedModel):
         chosen = range(rows) if prefixes.rows is None else prefixes.rows
         for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
             tokens[:new] = prefixes.tokens[row][begin : begin + new]
-        fill_mask(mask, counts[0], among)
+        fill_mask(mask, counts[0], among, max(cached))
         return mask, *inputs
 
     def _features(
@@ -154,13 +155,13 @@ class CachedDrafter(CachedModel):
         _, is_mask, positions = new
         if prefixes.features is None:
             shape = *positions.shape, self.step.channels
-            return None if self._in_place else torch.zeros(shape, dtype=self._dtype)
-        if self._in_place:
+            return torch.zeros(shape, dtype=self._dtype) if self._whole else None
+        if not self._whole:
             positions = positions[:, : max(prefixes.new)]
         index = indices(len(positions), self._device) if rows is None else rows
         features = prefixes.features[index[:, None], positions]
         # Zeros, since int8 products are scaled by the largest number.
-        return features if self._in_place else features.masked_fill(is_mask[..., None], 0)
+        return features.masked_fill(is_mask[..., None], 0) if self._whole else features
 
     def keep(self, rows: list[int], width: int) -> None:
         super().keep(rows, width if self.causal else 0)
@@ -171,7 +172,7 @@ class CachedDrafter(CachedModel):
 def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return buffers for a mask, tokens, ``is_mask``, positions, block and last tokens."""
     tokens, positions = torch.empty(2, rows, slots, dtype=torch.long)
-    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+    mask = torch.empty(rows, 1, slots, width, dtype=dtype)
     is_mask, blocks = torch.empty(rows, slots, dtype=torch.bool), tokens.new_empty(rows, block)
     return mask, tokens, is_mask, positions, blocks, tokens.new_empty(rows)
 

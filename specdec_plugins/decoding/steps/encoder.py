@@ -55,7 +55,7 @@ class StockEncoder:
     """A stock encoder, whose layers an engine runs."""
 
     def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
-        self.model, self._masks = model, not engine.in_place
+        self.model, self._masks = model, engine.whole_cache
         self._run = engine.prepare(EncoderStep(model))
         self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
         """True if :meth:`masked` embeds tokens as the model does."""
@@ -151,9 +151,9 @@ class CachedModel:
         self, step: CachedStep, engine: Engine, positions: Callable[[int], Tensor | None]
     ) -> None:
         """``positions``: returns embeddings of so many."""
-        self._in_place, self._positions = engine.in_place, positions
+        self._whole, self._positions = engine.whole_cache, positions
         self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
-        self.cache = KVCache(step.layers, engine.in_place)
+        self.cache = KVCache(step.layers, engine.whole_cache)
         self._table: Tensor | None = None
 
     def begin(self, encoder_out: EncoderOut, capacity: int) -> None:
@@ -161,7 +161,7 @@ class CachedModel:
         states = encoder_out["encoder_out"][0]
         (self._memory,) = self._read_source(states)
         self._mask = source_mask(encoder_out, states.dtype)
-        if self._mask is None and not self._in_place:
+        if self._mask is None and self._whole:
             self._mask = states.new_zeros(states.size(1), 1, 1, len(states))
         self.cache.begin(states)
         self._dtype, self._device = states.dtype, states.device

@@ -158,7 +158,7 @@ class CachedVerifier(CachedModel):
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
         # An engine keeps its binding to inputs that are filled anew.
-        self._empty = _empty if engine.in_place else lru_cache(maxsize=8)(_empty)
+        self._empty = lru_cache(maxsize=8)(_empty) if engine.whole_cache else _empty
 
     def score(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
@@ -177,17 +177,18 @@ class CachedVerifier(CachedModel):
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host."""
-        slots, width = draft.tokens.size(1) + 1, self.cache.width(max(lengths))
+        slots, longest = draft.tokens.size(1) + 1, max(lengths)
+        width = self.cache.reserve(longest, slots)
         mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
         read, cached = tokens.numpy(), np.array(lengths)
         read[:, 0], read[:, 1:] = last, on_host(draft.tokens)
         np.add(cached[:, None], on_host(draft.links.depths), out=positions.numpy())
-        if self._in_place and slots == 1 and min(lengths) == width:
+        if not self._whole and slots == 1 and min(lengths) == longest:
             return None, tokens, positions
-        fill_mask(mask, cached, on_host(draft.links.ancestors))
+        fill_mask(mask, cached, on_host(draft.links.ancestors), longest)
         return mask, tokens, positions
 
 
 def _empty(rows: int, slots: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+    mask = torch.empty(rows, 1, slots, width, dtype=dtype)
     return mask, *torch.empty(2, rows, slots, dtype=torch.long)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from controlled import drafter, verifier
-from joining import JOINING
 from scripted import DICTIONARY
+from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -79,11 +79,11 @@ def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
     ("rule", "engine", "given", "most"),
     [
         (StrictRule(), EagerEngine(), {}, 2),
-        (StrictRule(), JOINING, {}, 1),
-        (StrictRule(), JOINING, {"max_rows": 4}, 4),
-        (SamplingRule(), JOINING, {}, 1),
-        (RelaxedRule(3, 1.0), JOINING, {}, None),
-        (RelaxedRule(3, 1.0), JOINING, {"max_rows": 4}, 4),
+        (StrictRule(), WHOLE_CACHE, {}, 1),
+        (StrictRule(), WHOLE_CACHE, {"max_rows": 4}, 4),
+        (SamplingRule(), WHOLE_CACHE, {}, 1),
+        (RelaxedRule(3, 1.0), WHOLE_CACHE, {}, None),
+        (RelaxedRule(3, 1.0), WHOLE_CACHE, {"max_rows": 4}, 4),
     ],
 )
 def test_auto_drafts_for_as_many_rows_as_it_pays(

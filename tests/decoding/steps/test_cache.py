@@ -19,9 +19,9 @@ from specdec_plugins.models.rows import unfinished
 LAYERS, HEADS, DIM = 2, 2, 3
 
 
-def make_cache(in_place: bool) -> KVCache:
+def make_cache(whole: bool) -> KVCache:
     layers: Any = [SimpleNamespace(heads=HEADS, head_dim=DIM)] * LAYERS
-    return KVCache(layers, in_place)
+    return KVCache(layers, whole)
 
 
 def states(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -29,23 +29,24 @@ def states(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.zeros(1, rows, 1, dtype=dtype)
 
 
-def step_of(new: Tensor, exact: bool) -> Any:
-    """A step with such new keys and values, which returns what it was handed of those before; with
-    exact sizes it writes behind them."""
+def step_of(new: Tensor) -> Any:
+    """A step that writes such new keys and values, and returns what it was handed before."""
 
-    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        slots = tokens.size(1)
-        if not exact:
-            return past.clone(), new
-        past[..., -slots:, :] = new
-        return past[..., :-slots, :].clone(), past[..., -slots:, :]
+    def step(past: Tensor, places: Tensor | None, mask: None, tokens: Tensor) -> tuple[Tensor]:
+        before = past.clone()
+        if places is None:
+            past[..., -tokens.size(1) :, :] = new
+        else:
+            rows, heads, positions = places.unbind(-1)
+            past[:, :, rows, heads, positions] = new.permute(0, 1, 2, 4, 3, 5)
+        return (before,)
 
     return step
 
 
 @examples(60)
 @given(
-    exact=st.booleans(),
+    whole=st.booleans(),
     rows=st.integers(1, 4),
     steps=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     some=st.booleans(),
@@ -53,12 +54,12 @@ def step_of(new: Tensor, exact: bool) -> Any:
     seed=st.integers(0, 999),
 )
 def test_steps_against_lists(
-    exact: bool, rows: int, steps: list[int], some: bool, dtype: torch.dtype, seed: int
+    whole: bool, rows: int, steps: list[int], some: bool, dtype: torch.dtype, seed: int
 ) -> None:
     """Every row keeps any of a step's tokens, some rows rest, and rows drop out at random; after
     one batch comes another."""
     torch.manual_seed(seed)
-    cache = make_cache(exact)
+    cache = make_cache(whole)
     for _ in range(2):
         cache.begin(states(rows, dtype))
         # Per row ``(layers, 2, heads, dim)`` of each position.
@@ -69,9 +70,10 @@ def test_steps_against_lists(
                 continue
             chosen = torch.tensor(going) if len(going) < len(kept) else None
             new = torch.randn(LAYERS, 2, len(going), HEADS, slots, DIM).to(dtype)
-            longest, tokens = max(len(kept[row]) for row in going), torch.zeros(1, slots)
-            (past,) = cache.run(step_of(new, exact), longest, (None, tokens), chosen)
-            assert past.size(4) == cache.width(longest) >= longest
+            longest, tokens = max(len(kept[row]) for row in going), torch.zeros(len(going), slots)
+            width = cache.reserve(longest, slots)
+            (past,) = cache.run(step_of(new), longest, (None, tokens), chosen)
+            assert past.size(4) == width >= longest + slots
             assert past.isfinite().all()
             for i, row in enumerate(going):
                 for place, expected in enumerate(kept[row]):
@@ -109,16 +111,16 @@ def test_a_mask_slot_by_slot(
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    rows, width = len(cached), max(cached) + beyond
+    rows, width, first = len(cached), max(cached) + new + beyond, max(cached)
     among = torch.rand(1 if alike else len(cached), new, new) < 0.5
-    mask = torch.full((rows, 1, new, width + new), torch.nan, dtype=dtype)
-    fill_mask(mask, np.array(cached), among.numpy())
+    mask = torch.full((rows, 1, new, width), torch.nan, dtype=dtype)
+    fill_mask(mask, np.array(cached), among.numpy(), first)
     assert set(mask.unique().tolist()) <= {0.0, lowest(dtype)}
     for row in range(rows):
         for slot in range(new):
             seen = (mask[row, 0, slot] == 0).tolist()
-            expected = [place < cached[row] for place in range(width)]
+            expected = [place < cached[row] for place in range(first)]
             expected += among[0 if alike else row, slot].tolist()
-            assert seen == expected
-    other = mask_by_tensors(torch.tensor(cached), width, among[0] if alike else among, dtype)
-    assert torch.equal(other, mask)
+            assert seen == expected + [False] * beyond
+    other = mask_by_tensors(torch.tensor(cached), first, among[0] if alike else among, dtype)
+    assert torch.equal(other, mask[..., : first + new])

@@ -11,8 +11,8 @@ from conftest import examples, make_batch, make_task, make_verifier
 from drafters import CAUSAL, every_slots_logits, make_block, make_causal
 from hypothesis import given
 from hypothesis import strategies as st
-from joining import JOINING
 from torch import Tensor
+from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -60,7 +60,7 @@ def expected_logits(model: Any, net_input: Any, tokens: Tensor, cut: Tensor, slo
     steps=st.lists(st.tuples(st.integers(1, K), st.booleans()), min_size=1, max_size=5),
     alike=st.booleans(),
     some=st.booleans(),
-    engine=st.sampled_from([EagerEngine("float64"), JOINING]),
+    engine=st.sampled_from([EagerEngine("float64"), WHOLE_CACHE]),
     seed=st.integers(0, 999),
 )
 def test_cached_states_are_those_of_the_training_pass(

@@ -11,8 +11,8 @@ import torch
 from conftest import examples, make_batch, make_verifier
 from hypothesis import given
 from hypothesis import strategies as st
-from joining import JOINING
 from torch import Tensor
+from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
 from specdec_plugins.engines.eager import EagerEngine
@@ -102,7 +102,7 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
         max_size=5,
     ),
     together=st.booleans(),
-    engine=st.sampled_from([EagerEngine("float64"), JOINING]),
+    engine=st.sampled_from([EagerEngine("float64"), WHOLE_CACHE]),
     seed=st.integers(0, 999),
 )
 def test_ragged_scoring_is_the_full_forward(

@@ -11,8 +11,8 @@ from conftest import examples, make_batch
 from controlled import DRAFTERS, K, build, drafter, verifier
 from hypothesis import given
 from hypothesis import strategies as st
-from joining import JOINING
 from scripted import DICTIONARY
+from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
@@ -44,7 +44,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @examples(30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
-    # auto drafts for fewer rows where steps join.
+    # auto drafts for fewer rows where steps get whole caches.
     controller=st.sampled_from(sorted(set(CONTROLLERS) - {"auto"})),
     relaxed=st.booleans(),
     limited=st.sampled_from(sorted(LIMITS)),
@@ -57,7 +57,7 @@ def test_decoding(
     rule, batch = RelaxedRule(3, 2.0) if relaxed else StrictRule(), make_batch(lengths, seed=seed)
     found, expected = (
         build(engine, name, CONTROLLERS[controller](), rule, max_len_b=20, **LIMITS[limited])
-        for engine in (JOINING, EXACT)
+        for engine in (WHOLE_CACHE, EXACT)
     )
     assert_same(found.generate([], batch), expected.generate([], batch))
 
@@ -66,7 +66,7 @@ def test_decoding(
 def test_the_drafter_alone(name: str) -> None:
     batch = make_batch([5, 9, 3, 17, 8])
     found = []
-    for engine in (JOINING, EXACT):
+    for engine in (WHOLE_CACHE, EXACT):
         limits = GenerationLimits(max_len_b=20)
         alone = DrafterAlone(drafter(name), verifier(), DICTIONARY, K, limits, Engines.both(engine))
         found.append(alone.generate([], batch))

@@ -1,4 +1,4 @@
-"""An engine whose steps join cached and new tokens, in PyTorch."""
+"""An engine whose steps get whole caches, in PyTorch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
-class JoiningEngine(EagerEngine):
-    """PyTorch with steps that write nothing; it sees to it that masks are finite, and writes over
-    what is not to be read any more."""
+class WholeCacheEngine(EagerEngine):
+    """PyTorch; it sees to it that masks are finite, and writes over what is not to be read any
+    more."""
 
-    in_place = False
+    whole_cache = True
 
     def prepare(self, step: Step) -> Run:
         late: list[Any] = []
 
         def run(*inputs: Any) -> Any:
             if isinstance(step, CachedStep):
-                mask = inputs[1]
+                mask = inputs[2]
                 assert mask.isfinite().all()
                 # Every new token sees one.
                 assert (mask == 0).any(-1).all()
@@ -29,11 +29,9 @@ class JoiningEngine(EagerEngine):
             results = step(*inputs)
             assert all(result.isfinite().all() for result in results)
             late[:] = results[: step.transient]
-            if isinstance(step, CachedStep):
-                late.append(results[-1])
             return results
 
         return run
 
 
-JOINING = JoiningEngine("float64")
+WHOLE_CACHE = WholeCacheEngine("float64")

@@ -52,6 +52,9 @@ class Verification:
 
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """Return ``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
+        if self._on_host:
+            rows = np.arange(len(tokens))[:, None]
+            return torch.from_numpy(self.scores.numpy()[rows, sources.numpy(), tokens.numpy()])
         # Where rows are apart, to gather from all scores in a line would copy them.
         return self.scores[indices(len(tokens), tokens.device)[:, None], sources, tokens]
 

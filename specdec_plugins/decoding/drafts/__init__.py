@@ -70,6 +70,9 @@ class ChainDraft:
         """Return what is committed."""
         if self.proposal is None:
             best = rule.verifier_tokens(verification)
+            if not self.tokens.size(1):
+                none = [0] * len(best)
+                return Accepted(best, torch.zeros_like(best), [1] * len(best), none, none)
             after = self.links.after.expand_as(self.tokens)
             good = rule.agrees(verification, best, self.tokens, after)
         else:

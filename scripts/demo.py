@@ -25,13 +25,15 @@ from statistics import median
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import specdec_plugins.inference  # noqa: F401 (first, for it silences fairseq)
 from specdec_plugins.engines.choice import ENGINES
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.files.command import Parser, command, positive, put, tell
+from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translation, Translator, load_translator
 from specdec_plugins.inference.systems import parse_system
+from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,22 +46,22 @@ MARKS = "\n  {0}drafted and accepted in one step{1}, the verifier's own word bet
 NEXT = """
   Next:
     . .venv/bin/activate
-    specdec-translate {model} < FILE
+    specdec-translate {model} --input-path {text}
     specdec-tune {model}      (the fastest way here)
-    specdec-make-pair VERIFIER SOURCES OUT --dry-run  (your own verifier)
+    specdec-translate {model}/verifier.pt      (a verifier without a drafter, as yours)
 
 """
 SHOWN, WARM = 8, 4
 """Translations that are shown, and sentences that a system decodes before it is timed."""
 Timed = dict[str, tuple[float, list[str]]]
 """Median seconds of all sentences, and the translations, by system."""
-BASELINE, STRICT = "fairseq beam 1", "specdec"
+BEAM, BASELINE, STRICT = "fairseq's beam search", "fairseq's greedy search", "drafts of the drafter"
 SYSTEMS = {
-    "fairseq beam 5": "fairseq@beam=5",
+    BEAM: "fairseq@beam=5",
     BASELINE: "fairseq@beam=1",
-    "specdec, no drafts": "AR",
+    "greedy, no drafts": "AR",
     STRICT: "tree",
-    "specdec, an int8 copy": "auto@drafts=copy",
+    "drafts of an int8 copy": "auto@drafts=copy",
 }
 """The systems that are timed, as specdec-evaluate writes them."""
 
@@ -81,9 +83,9 @@ def main(argv: list[str]) -> None:
     examples = ROOT / "data" / ("captions.en" if captions else "example.en")
     sources = read_text(str(examples), args.lines)
     choose_threads()
-    tell("loading the pair, and compiling it for this processor")
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
-    ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
+    with progress(**LOADING):
+        ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
         show(source.text, translation)
@@ -92,24 +94,29 @@ def main(argv: list[str]) -> None:
     table(measure(base, ours, sources, args.repeats), ours, args.repeats)
     ours.generator.observers = recorders
     talk(ours)
-    put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
+    named = (
+        path.relative_to(ROOT) if path.is_relative_to(ROOT) else path for path in (model, examples)
+    )
+    put(NEXT.format(**dict(zip(("model", "text"), named))))
 
 
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
     """Time all systems, one after another."""
-    timed = {}
-    for name, text in SYSTEMS.items():
-        tell(f"timing {name}")
-        settings, seconds = parse_system(text, base), []
-        system = ours if name == STRICT else load_translator(settings)
-        if settings.drafts and not system.settings.draft_source:
-            continue  # no int8 is installed, or all is in int8
-        list(system.translate(sources[:WARM]))
-        for _ in range(repeats):
-            before = system.statistics.total_seconds
-            texts = [translation.text for translation in system.translate(sources)]
-            seconds.append(system.statistics.total_seconds - before)
-        timed[name] = median(seconds), texts
+    timed, runs = {}, len(SYSTEMS) * repeats
+    with progress(total=runs, unit="run", leave=False) as bar:
+        for name, text in SYSTEMS.items():
+            bar.set_description_str(f"timing {name}")
+            settings, seconds = parse_system(text, base), []
+            system = ours if name == STRICT else load_translator(settings)
+            if settings.drafts and not system.settings.draft_source:
+                continue  # no int8 is installed, or all is in int8
+            list(system.translate(sources[:WARM]))
+            for _ in range(repeats):
+                before = system.statistics.total_seconds
+                texts = [translation.text for translation in system.translate(sources)]
+                seconds.append(system.statistics.total_seconds - before)
+                bar.update()
+            timed[name] = median(seconds), texts
     return timed
 
 
@@ -157,16 +164,18 @@ def marked(translation: Translation) -> str:
 def table(timed: Timed, ours: Translator, repeats: int) -> None:
     """Print a row a system, and how it was measured."""
     base, expected = timed[BASELINE]
-    put(f"\n  {'':22}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
+    put(f"\n  {'':23}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
     for name, (seconds, texts) in timed.items():
-        same = f"{sum(a == b for a, b in zip(texts, expected))}/{len(texts)}"
+        equal = sum(a == b for a, b in zip(texts, expected))
+        # Beam search is meant to find others.
+        same = "" if name == BEAM else f"{equal}/{len(texts)}"
         milliseconds = 1000 * seconds / len(texts)
-        put(f"  {name:22}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
+        put(f"  {name:23}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (
-        f"Against {BASELINE}, greedy search. {counted(len(expected), 'sentence')}, one at a time, "
+        f"Against {BASELINE}. {counted(len(expected), 'sentence')}, one at a time, "
         f"{counted(torch.get_num_threads(), 'thread')}, median of {counted(repeats, 'run')}; "
-        f"specdec by {ours.engine} in {ours.precision}, "
-        f"{ours.statistics.acceptance_length:.2f} tokens a step. Decoding only."
+        f"specdec by {ours.engine} in {ours.precision}, {ours.statistics.acceptance_length:.2f} "
+        "tokens a step with the drafter. Decoding only."
     )
     put(f"\n{fill(notes)}\n")
 

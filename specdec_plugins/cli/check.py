@@ -19,13 +19,12 @@ from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from random import Random
-from statistics import median
 
 import torch
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.table import markdown
+from specdec_plugins.evaluation.table import STOCK, markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
@@ -84,8 +83,10 @@ def main(argv: Sequence[str]) -> int:
         return 1
     values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
     flags = [(f"--{n.replace('_', '-')}", str(value)) for n, value in values.items() if value]
-    words = shlex.join(["specdec-translate", str(args.verifier), *chain(*flags)])
-    put(f"In float64 all lines are stock fairseq's. Next:\n  {words} < FILE\n")
+    words = shlex.join([str(args.verifier), *chain(*flags)])
+    trained = f"make-pair {words} {args.input_path or 'TEXT'} runs/pair --dry-run"
+    put(f"In float64 all lines are stock fairseq's. Next:\n  specdec-translate {words}\n")
+    put(f"  specdec-{f'tune {words}' if base.path else trained}\n")
     return 0
 
 
@@ -116,13 +117,13 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         compared = zip(lines, outputs, references[key][0], strict=True)
         gaps = [gap(judge, line, a, b) for line, a, b in compared if a != b]
         inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
-        close = [f"{max(gaps):.2g}", f"{median(gaps):.2g}"] if gaps else ["", ""]
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
-        rows.append([name, str(batch), figures[0], differ, *close, figures[1]])
-    rows += [["fairseq", "1", how, "", "", "", speed] for _, how, speed in references.values()]
+        largest = f"{max(gaps):.2g}" if gaps else ""
+        rows.append([f"{titled(name)}, batch {batch}", figures[0], differ, largest, figures[1]])
+    rows += [[titled(STOCK), how, "", "", speed] for _, how, speed in references.values()]
     threads = counted(torch.get_num_threads(), "thread")
     put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
-    heads = ("system", "batch", "by", "lines unlike", "largest gap", "median", "ms a line")
+    heads = ("system", "by", "lines unlike fairseq's", "largest gap, nats", "ms a line")
     put("".join(f"{line}\n" for line in markdown(heads, rows)))
     return inexact
 

@@ -20,12 +20,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
-from specdec_plugins.evaluation.table import results, table
+from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
@@ -34,13 +32,16 @@ from specdec_plugins.inference.backends import convert_verifier, obstacle, refus
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.systems import AR, parse_system
+from specdec_plugins.jobs import progress
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="to compare (AR tree)")
+    systems = [STOCK, AR, "tree"]
+    shown = f"to compare ({' '.join(systems)})"
+    add("--systems", nargs="+", metavar="SYSTEM", default=systems, help=shown)
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the results")
@@ -49,7 +50,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--threads", nargs="+", type=positive, metavar="N", default=[1], help="CPU threads (1)")
     add("--rounds", type=positive, metavar="N", default=5, help="timed runs (5)")
     add("--warmup", type=int, metavar="N", default=16, help="untimed lines before them (16)")
-    add("--baseline", metavar="SYSTEM", help="compare with this system (AR, or the first)")
+    add(
+        "--baseline", metavar="SYSTEM", help=f"compare with this system ({STOCK}, AR, or the first)"
+    )
     add("--no-plots", action="store_true", help="do without matplotlib")
     args = parser.parse(argv)
     args.reference = args.reference or [None] * len(args.input_path)
@@ -67,21 +70,21 @@ def main(argv: Sequence[str]) -> None:
     single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
     systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
-    baseline = args.baseline or (AR if AR in systems else args.systems[0])
+    usual = [name for name in (STOCK, AR) if name in systems]
+    baseline = args.baseline or [*usual, *systems][0]
     if baseline not in systems:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
-        # None hides the bar where there is no terminal.
-        bar = tqdm(unit="run", disable=args.no_progress_bar or None)
-        bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
-        runs = list(bar)
-    text = table(experiment, runs, baseline, shlex.join([program(), *argv]))
-    write_whole(args.output_path / "table.md", [text.encode()])
+        with progress(args.no_progress_bar, unit="run") as bar:
+            bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
+            runs = list(bar)
+    about = experiment, runs, baseline, shlex.join([program(), *argv])
+    write_whole(path := args.output_path / "table.md", [table(*about).encode()])
     for name, figure in () if args.no_plots else draw(results(experiment, runs)):
         save_figure(figure, args.output_path / name)
     if not args.quiet:
-        put(text)
+        put(f"{table(*about, brief=True)}\n{path} has all columns, and says what they mean.\n")
 
 
 def prepare(

@@ -15,22 +15,21 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-
-from tqdm import tqdm
 
 from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
 from specdec_plugins.files.output import reserved, write_json
-from specdec_plugins.inference import load_translator
+from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
 from specdec_plugins.inference.tuned_modes import as_tuned
+from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
 from specdec_plugins.machine import choose_threads
 
@@ -68,17 +67,20 @@ def main(argv: Sequence[str]) -> None:
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         about = describe_run(settings, args.seed, lines)
         resume = Resume(output, about, args.resume)
-        translator = load_translator(settings)
+        with progress(args.no_progress_bar, **LOADING):
+            translator = load_translator(settings)
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
             mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
-            # None hides the bar where there is no terminal.
-            bar = {"unit": "line", "disable": args.no_progress_bar or mixed or None}
-            results = translator.translate(lines, window, seed=args.seed)
+            results = warned(translator.translate(lines, window, seed=args.seed), output.done)
+            counts = {"initial": output.done, "total": lines.total(), "unit": "line"}
+            if lines.typed:
+                tell("type sentences, one a line; Ctrl-D ends")
             try:
-                resume.write(tqdm(results, initial=output.done, total=lines.total(), **bar), trace)
+                with progress(args.no_progress_bar or mixed, iterable=results, **counts) as bar:
+                    resume.write(bar, trace)
             except BrokenPipeError as error:
                 if not (args.trace or args.stats_json):
                     raise
@@ -95,6 +97,16 @@ def main(argv: Sequence[str]) -> None:
             tell(format_report(report) if args.stats else str(translator.statistics))
         if args.stats_json:
             write_json(Path(args.stats_json), report)
+
+
+def warned(results: Iterable[Translation], before: int) -> Iterator[Translation]:
+    """Yield translations, and warn of the first that ran into the length limit."""
+    fault = "line %d: its output ran into the length limit (--max-len-a, --max-len-b)"
+    for number, result in enumerate(results, before + 1):
+        if result.limited and fault:
+            logger.warning(fault, number)
+            fault = ""
+        yield result
 
 
 if __name__ == "__main__":

@@ -108,5 +108,7 @@ def main(argv: Sequence[str]) -> int:
     if make(job)["train"]["interrupted"]:
         job.say("interrupted: the best drafter so far is in its place, the same command goes on")
         return 130
-    job.say(f"{job.layout.pair} is made; {job.layout.card} says how, and how fast it is")
+    job.say(
+        f"{job.layout.pair} is made; {job.layout.card} says how, how fast it is, what to do next"
+    )
     return 0

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from specdec_plugins.files.command import command, positive, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import work_folder
@@ -25,7 +23,7 @@ from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.tuned_modes import as_tuned
-from specdec_plugins.jobs import corpus
+from specdec_plugins.jobs import corpus, progress
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +62,8 @@ def main(argv: Sequence[str]) -> None:
         missing = corpus.pending(shards, args.output_path)
         total, left = sum(map(corpus.count_lines, shards.values())), corpus.count_lines(missing)
         pool = args.seed, args.workers, args.threads
-        # None hides the bar where there is no terminal.
-        hidden = args.no_progress_bar or None
-        with tqdm(total=total, initial=total - left, unit="line", disable=hidden) as bar:
+        counts = {"total": total, "initial": total - left, "unit": "line"}
+        with progress(args.no_progress_bar, **counts) as bar:
             for count in translate_shards(missing, settings, *pool) if missing else ():
                 bar.update(count)
         corpus.finish(shards, args.output_path)

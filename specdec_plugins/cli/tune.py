@@ -2,12 +2,13 @@
 
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
-It tries AR by our loop and by CTranslate2, trees of several sizes, and with strict acceptance
-int8 drafts, as far as these are installed. The table is stored for this pair, machine, number of
-threads, precision, rule and these versions. From then on, with strict acceptance, `--controller
-auto`, the default, uses the fastest way for the batch size, and `--strategy AR` the faster
-backend. `--check` times the stored way and its nearest rivals again, on other lines, and stores
-nothing. The other flags are those of specdec-translate.
+It times stock fairseq's greedy search, and tries AR (greedy, no drafts) by our loop and by
+CTranslate2, trees of several sizes, and with strict acceptance int8 drafts, as far as these are
+installed. The table is stored for this pair, machine, number of threads, precision, rule and these
+versions. From then on, with strict acceptance, `--controller auto`, the default, uses the fastest
+way for the batch size, and `--strategy AR` the faster backend. `--check` times the stored way and
+its nearest rivals again, on other lines, and stores nothing. The other flags are those of
+specdec-translate.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from statistics import median
 
 import torch
-from tqdm import tqdm
 
-from specdec_plugins.evaluation.table import markdown, spread
+from specdec_plugins.evaluation.table import NAMES, STOCK, markdown, spread, titled
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import (
     Trial,
@@ -31,8 +32,10 @@ from specdec_plugins.evaluation.tuning import (
 from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.inference.settings import CTRANSLATE2
 from specdec_plugins.inference.systems import AR
 from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, save_table
+from specdec_plugins.jobs import progress
 from specdec_plugins.machine import choose_threads, processor_name
 
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
@@ -64,13 +67,13 @@ def main(argv: Sequence[str]) -> None:
     stored = load_table(key) if args.check else None
     if args.check and stored is None:
         raise ValueError("--check: no table of this pair is stored here; run without it first")
-    with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
+    with progress(args.no_progress_bar, unit="pass") as bar:
 
         def note(what: str) -> None:
             bar.set_description_str(what)
             bar.update()
 
-        modes = rivals(stored, sizes) if stored else list_modes(settings)
+        modes = rivals(stored, settings, sizes) if stored else list_modes(settings)
         trial = Trial(settings, modes, note)
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
@@ -92,19 +95,24 @@ def main(argv: Sequence[str]) -> None:
     if missing := [extra for extra, library in EXTRAS.items() if find_spec(library) is None]:
         show(f"\nNot tried: what pip install 'specdec-plugins[{','.join(missing)}]' adds.\n")
     if stored is None:
-        show(f"\nStored for --controller auto in {save_table(Table(key, batches))}.\n")
+        ours = {size: [t for t in timed if t.mode != STOCK] for size, timed in batches.items()}
+        show(f"\nStored in {save_table(Table(key, ours))}.\n")
+        show(f"With these flags, specdec-translate {args.data} now decodes so.\n")
     else:
         show("\nNothing is stored.\n")
 
 
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:
-    """Yield the lines of a table of all modes, with ratios to AR within each round."""
-    base = next(item for item in timed if item.mode == AR).milliseconds
-    rows = []
+    """Yield the lines of a table of all modes, with ratios within each round, and the fastest."""
+    base = next(t for name in (STOCK, AR) for t in timed if t.mode == name)
+    rows, ratios, times = [], {}, f"times {NAMES[base.mode]}"
     for item in timed:
-        ratios = [a / b for a, b in zip(base, item.milliseconds)]
-        figures = spread(item.milliseconds), spread(ratios, 2), str(len(ratios))
-        rows.append([item.mode, *figures])
+        ratios[item.mode] = [a / b for a, b in zip(base.milliseconds, item.milliseconds)]
+        figures = spread(item.milliseconds), spread(ratios[item.mode], 2)
+        rows.append([titled(item.mode), *figures, str(len(item.milliseconds))])
     yield ""
-    yield from markdown((f"batch {batch}", "ms a sentence", f"x {AR}", "rounds"), rows)
-    yield f"\nBatch {batch}: {timed[0].mode}."
+    yield from markdown((f"batch {batch}", "ms a sentence", times, "rounds"), rows)
+    best = next(item.mode for item in timed if item.mode != STOCK)
+    yield f"\nBatch {batch}: {titled(best)}, {median(ratios[best]):.1f} {times}."
+    if best.startswith((AR, CTRANSLATE2)):
+        yield f"At batch {batch}, drafts do not pay for this verifier here."

@@ -33,7 +33,7 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
 
     drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
     for name, panel, shown in (("speed", _speed, groups), ("pareto", _pareto, drafting)):
-        filled = [group for group in shown if group]
+        filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
         size = 7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))

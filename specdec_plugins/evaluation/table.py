@@ -18,15 +18,21 @@ from specdec_plugins.inference.systems import AR
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
-ms: milliseconds a sentence, of decoding alone; median over rounds, range in brackets. x: times as
-fast as {}, within a round (of drawn output by the token). Acceptance length: tokens committed a
-step, bonus token included. Acceptance rate: accepted tokens per verified one. Verification rate:
-verifier calls per committed token. Discard rate: drafted tokens that were not accepted, per
-committed token; of verified: only those that were verified. Controller: its part of the time.
-Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: lines that differ from
-AR's of the same engine and precision.
+ms: milliseconds a sentence, of decoding alone; median over rounds, range in brackets. times {}:
+how many times as fast, within a round (of drawn output by the token). Acceptance length: tokens
+committed a step, bonus token included. Acceptance rate: accepted tokens per verified one.
+Verification rate: verifier calls per committed token. Discard rate: drafted tokens that were not
+accepted, per committed token; of verified: only those that were verified. Controller: its part of
+the time. Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: lines that
+differ from AR's (greedy, no drafts) of the same engine and precision.
 """
 BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, as in SpecDec.\n"
+BRIEF = ("system", "ms", "BLEU", "acceptance length", "unlike AR")
+"""Columns, besides the ratio, of a table for the terminal, which has at most five."""
+STOCK = "fairseq@beam=1"
+"""The system that all ratios are taken against, where it is measured."""
+NAMES = {STOCK: "fairseq's greedy search", AR: "greedy, no drafts"}
+"""Systems in words."""
 UNREAL = {name for name, kind in CONTROLLERS.items() if not kind.real}
 
 
@@ -78,8 +84,17 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     return [group for group in groups if group]
 
 
-def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: str) -> str:
-    """Return all results in Markdown, with the command and the processor."""
+def titled(system: str) -> str:
+    """Return a system with its name in words: ``AR@int8 (greedy, no drafts)``."""
+    name = NAMES.get(system) or NAMES.get(system.partition("@")[0])
+    return f"{system} ({name})" if name else system
+
+
+def table(
+    experiment: Experiment, runs: Sequence[Run], baseline: str, command: str, brief: bool = False
+) -> str:
+    """Return all results in Markdown, with the command and the processor; ``brief``: five columns
+    of them."""
     dates = sorted(run.began[:10] for run in runs)
     machine = f"{processor_name()}, {counted(cores(), 'core')}"
     parts = [f"    {command}", ""]
@@ -90,20 +105,23 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
         rounds = counted(max(len(result.runs) for result in group), "round")
         threads = counted(where.threads, "thread")
         title = f"{where.text.name}, {sentences}, batch {where.batch}, {threads}, {rounds}"
-        parts += [f"### {title}", "", *_rows(group, baseline), ""]
-    parts.append(MEANINGS.format(baseline))
+        parts += [f"### {title}", "", *_rows(group, baseline, brief), ""]
+    if brief:
+        return "\n".join(parts)
+    parts.append(MEANINGS.format(NAMES.get(baseline, baseline)))
     references = [text.references for text in experiment.texts if text.references]
     return "\n".join(parts + [BLEU.format(known.signature()) for known in references[:1]])
 
 
-def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
+def _rows(group: Sequence[Result], baseline: str, brief: bool) -> Iterator[str]:
     """Yield a table of the columns that are not empty."""
+    ratio = f"times {NAMES.get(baseline, baseline)}"
     base = next((result for result in group if result.system == baseline), None)
     columns: dict[str, Callable[[Result], str]] = {
-        "system": lambda r: f"{r.system} (not real)" if r.settings.policy in UNREAL else r.system,
+        "system": lambda r: titled(r.system) + " (not real)" * (r.settings.policy in UNREAL),
         "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
         "ms": lambda r: spread(r.values("milliseconds")),
-        f"x {baseline}": lambda r: "" if base is None else spread(r.speed_over(base), 2),
+        ratio: lambda r: "" if base is None else spread(r.speed_over(base), 2),
         "BLEU": lambda r: _bleu(r, References.bleu),
         "tokenised BLEU": lambda r: _bleu(r, References.tokenised_bleu),
         "acceptance length": lambda r: number(r.middle("acceptance_length"), 2),
@@ -117,6 +135,9 @@ def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
     }
     cells = {head: [make(result) for result in group] for head, make in columns.items()}
     filled = {head: column for head, column in cells.items() if any(column)}
+    if brief:
+        shown = [head for head in filled if head in (*BRIEF, ratio)][:5]
+        filled = {head: filled[head] for head in shown}
     yield from markdown(filled, zip(*filled.values()))
 
 

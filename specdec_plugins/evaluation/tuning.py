@@ -13,6 +13,7 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
+from specdec_plugins.evaluation.table import STOCK
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.loading import load_translator
@@ -28,11 +29,11 @@ ROUNDS, FINALISTS = 5, 3
 
 
 def list_modes(settings: Settings) -> list[str]:
-    """Return the modes that can be tried here, as systems, AR first.
+    """Return the modes that can be tried here, as systems: stock fairseq, AR, and ours.
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    modes, kinds = [AR], [""]
+    modes, kinds = bases(settings), [""]
     if obstacle(settings) is None:
         modes.append(f"{CTRANSLATE2}@{settings.precision}")
     engine = engine_name(settings.engine, settings.precision, settings.device)
@@ -44,10 +45,16 @@ def list_modes(settings: Settings) -> list[str]:
     return modes + [f"tree@tree_nodes={size}{kind}" for kind in kinds for size in sizes]
 
 
-def rivals(table: Table, sizes: Sequence[int]) -> list[str]:
-    """Return AR, and the fastest modes of a table at these batch sizes."""
+def bases(settings: Settings) -> list[str]:
+    """Return the modes that ratios are taken against: stock fairseq, if it has the options, and
+    AR."""
+    return [STOCK, AR] if settings.limits.repetition_penalty == 1 else [AR]
+
+
+def rivals(table: Table, settings: Settings, sizes: Sequence[int]) -> list[str]:
+    """Return the bases, and the fastest modes of a table at these batch sizes."""
     nearest = (timed.mode for size in sizes for timed in table.at(size)[:FINALISTS])
-    return list(dict.fromkeys((AR, *nearest)))
+    return list(dict.fromkeys((*bases(settings), *nearest)))
 
 
 def example(folder: str) -> str:
@@ -81,12 +88,9 @@ class Trial:
             loaded = self._loaded(mode)
             if loaded not in self._translators:
                 self.note(f"loading {loaded}")
-                self._translators[loaded] = load_translator(self._settings(loaded))
+                self._translators[loaded] = load_translator(parse_system(loaded, self.settings))
             if self._translators[loaded].not_by_ctranslate2 is not None:
                 self.modes.remove(mode)
-
-    def _settings(self, mode: str) -> Settings:
-        return parse_system(mode, self.settings)
 
     def _loaded(self, mode: str) -> str:
         """Return the mode whose models serve this one: trees that draft in one precision share
@@ -98,20 +102,20 @@ class Trial:
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
         """Time all modes on a text in rounds; return all, the fastest first.
 
-        After each round the slower half is dropped, but for AR.
+        After each round the slower half is dropped, but for the bases.
         """
         trials = [Timed(mode, []) for mode in self.modes]
         for mode in self.modes:
             self.note(f"batch {batch}, warming up: {mode}")
-            self._pass(mode, batch, text)
+            self._pass(mode, batch, text[:batch])
         running = trials
         for number in range(1, ROUNDS + 1):
             for timed in Random(number).sample(running, len(running)):
                 self.note(f"batch {batch}, round {number}: {timed.mode}")
                 timed.milliseconds.append(self._pass(timed.mode, batch, text))
-            running = sorted(running, key=lambda t: t.middle)
-            count = max(FINALISTS, (len(running) + 1) // 2)
-            running = running[:count] + [t for t in running[count:] if t.mode == AR]
+            ranked = sorted((t for t in running if t.mode != STOCK), key=lambda t: t.middle)
+            fastest = ranked[: max(FINALISTS, (len(ranked) + 1) // 2)]
+            running = fastest + [t for t in running if t.mode in (STOCK, AR) and t not in fastest]
         # Modes that were dropped come last.
         return sorted(trials, key=lambda t: (-len(t.milliseconds), t.middle))
 
@@ -121,7 +125,7 @@ class Trial:
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
-            settings = self._settings(mode)
+            settings = parse_system(mode, self.settings)
             controller = settings.controller if settings.draft_source else NoDrafts()
             generator.controller = controller.ready(k)
         before = translator.statistics.total_seconds

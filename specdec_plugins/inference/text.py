@@ -12,6 +12,7 @@ import logging
 import re
 from argparse import Namespace
 from dataclasses import fields
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -31,6 +32,11 @@ from specdec_plugins.inference.settings import Settings
 logger = logging.getLogger(__name__)
 
 LINE_ENDS = re.compile(r"[\r\n]+")
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 class Segmenter(Protocol):
@@ -81,14 +87,13 @@ class TextCodec:
         words = ids[:-1]
         if len(words) == 0:
             return None
-        unknown = bool((words == self.source.unk()).any())
-        if unknown and self.segmenters.bpe is None and not self._warned:
-            self._warned = True
-            logger.warning(
-                "line %d: holds words that the dictionary lacks; if the text is not segmented yet, "
-                "give --tokenizer and --bpe as in training",
-                line.number,
-            )
+        if not self._warned and bool((words == self.source.unk()).any()):
+            self._warned, index = True, self.source.index
+            symbols = tokenize_line(self.segment(line.text))
+            unknown = next(symbol for symbol in symbols if index(symbol) == self.source.unk())
+            fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
+            remedy = "; if the text is not segmented yet, give --tokenizer and --bpe as in training"
+            _warn_once(fault + remedy * (self.segmenters.bpe is None))
         if len(ids) > self.longest:
             fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
             logger.warning(fault, line.number, len(words), self.longest - 1)

@@ -47,6 +47,8 @@ class Translation:
     """Drafted tokens that each step committed; empty for a blank line and for beam search."""
     forced: int = 0
     """The number of tokens, the first ones, that the target prefix forced."""
+    limited: bool = False
+    """True if it is as long as the limit lets it be."""
     trace: SentenceTrace | None = None
     """The record of its steps, where the settings ask for it."""
 
@@ -209,15 +211,17 @@ class Translator:
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
             raise InferenceError(fault)
         for item, hypotheses in zip(items, rows, strict=True):
-            item.translation = self._translation(item.line, hypotheses)
+            item.translation = self._translation(item, hypotheses)
 
-    def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
+    def _translation(self, item: _Item, hypotheses: list[Hypothesis]) -> Translation:
         several = hypotheses[: self.settings.nbest]
         text = "\t".join(self.codec.decode(hypothesis["tokens"]) for hypothesis in several)
         best = hypotheses[0]
         tokens = [self.codec.target[token] for token in best["tokens"].tolist()]
         forced, trace, sampled = best.get("forced", 0), None, self.settings.rule.draws
         if "trace" in best:
-            trace = SentenceTrace(line.text, text, best["trace"], tokens[:forced], sampled)
+            trace = SentenceTrace(item.line.text, text, best["trace"], tokens[:forced], sampled)
         score = float(best["score"]) if "score" in best else None
-        return Translation(text, tokens, score, best.get("accepted", []), forced, trace)
+        limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
+        about = best.get("accepted", []), forced, len(tokens) > limit, trace
+        return Translation(text, tokens, score, *about)

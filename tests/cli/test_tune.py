@@ -70,7 +70,9 @@ def test_the_fastest_way_is_found_and_taken(
     flags = f"{pair} --cpu --max-len-b 8".split()
     assert tune.main([*flags, "--batch", "1", "3"]) == 0
     path = table_path(describe(settings, 1))
-    assert str(path) in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert str(path) in shown
+    assert shown.count(" times fairseq's greedy search.") == 2  # of each batch size
     table = msgspec.json.decode(path.read_bytes(), type=Table)
     assert list(table.batches) == [1, 3]
     for timed in table.batches.values():
@@ -194,5 +196,5 @@ def test_what_is_stale_damaged_or_of_others_is_not_believed(
         changed = replace(settings, **change)
         assert as_tuned(changed, threads=2) == changed
     alone = list_modes(replace(settings, path=None))
-    assert alone[0] == "AR"
+    assert alone[:2] == ["fairseq@beam=1", "AR"]
     assert not any(mode.startswith("tree") for mode in alone)

@@ -61,7 +61,7 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert text.startswith("    specdec-evaluate PAIR\n")
     greedy, tree, beam, oracle = rows(text)
     assert greedy["ms"] == "2000.0 (1000.0 to 3000.0)"
-    assert [row["x AR"] for row in (greedy, tree, beam)] == [
+    assert [row["times greedy, no drafts"] for row in (greedy, tree, beam)] == [
         *("1.00 (1.00 to 1.00)", "2.00 (2.00 to 2.00)", "0.50 (0.50 to 0.50)"),
     ]
     assert (tree["acceptance length"], beam["acceptance length"]) == ("2.00", "")
@@ -101,10 +101,12 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
 
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
-    experiment = make_experiment("AR", "tree")
+    experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
-    assert [name for name, _ in draw(results(experiment, runs))] == ["speed"]
+    assert not list(draw(results(experiment, runs)))  # of one point
     runs += [make_run("tree")]
+    assert [name for name, _ in draw(results(experiment, runs))] == ["speed"]
+    runs += [make_run("constant")]
     figures = dict(draw(results(experiment, runs)))
     assert list(figures) == ["speed", "pareto"]
     for name, figure in figures.items():

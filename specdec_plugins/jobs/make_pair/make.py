@@ -77,7 +77,7 @@ def digests(job: PairJob, names: Iterable[str | Path]) -> dict[str, str]:
 
 
 def rehearse(job: PairJob) -> Iterator[str]:
-    """Try a job on its first lines; yield the expected hours of the long stages, and the recipe."""
+    """Try a job on its first lines; yield the minutes to expect, and the recipe."""
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"
         read = islice(worded_lines(job.sources), TRIED_LINES)
@@ -98,8 +98,9 @@ def rehearse(job: PairJob) -> Iterator[str]:
         f"train by {counted(updates, 'update')}": updates * pace / (1 - training.SHARE),
         "export, measure": training.FINISH,
     }
-    yield from (f"{name}: about {value / 3600:.2f} hours here" for name, value in seconds.items())
+    yield from (f"{name}: about {value / 60:.1f} minutes here" for name, value in seconds.items())
     yield f"\nThe drafter's recipe, here for {TRIED_UPDATES} updates:\n\n{recipe}"
+    yield "Next: the same command without --dry-run."
 
 
 def card(job: PairJob, done: Done) -> str:
@@ -115,7 +116,7 @@ def card(job: PairJob, done: Done) -> str:
 
 `pair/` is a folder that every command takes:
 
-    specdec-translate {shlex.quote(str(job.layout.pair))} --input-path FILE
+    specdec-translate {shlex.join([str(job.layout.pair), "--input-path", str(job.layout.example)])}
 
 ## What it is made of
 
@@ -130,7 +131,7 @@ def card(job: PairJob, done: Done) -> str:
 
 {"Training was interrupted; the same command goes on with it." * train["interrupted"]}
 Acceptance length (tokens a step, the bonus token and EOS counted) on the held-out lines, after
-{train["hours"]:.2f} hours of training by {train["processor"]}:
+{60 * train["hours"]:.1f} minutes of training by {train["processor"]}:
 
 | updates | acceptance length |
 |---|---|

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
-from tqdm import tqdm
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.inference.loading import build_task
+from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.machine import processor_name, python_program
 
@@ -151,7 +151,7 @@ def time_to_train(job: PairJob, spent: float) -> float:
     left = whole - spent - min(FINISH, whole / 4)
     if left <= 0 and not (job.layout.training / BEST).exists():
         raise InferenceError(
-            f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
+            f"--hours {job.hours:g}: {spent / 60:.1f} minutes are spent, and the last stages need "
             "the rest; give more hours (finished work is kept)"
         )
     return max(0.0, left)
@@ -234,9 +234,10 @@ def watch(
     environment = {**os.environ, "PYTHONUTF8": "1"}
     pipe, out = subprocess.PIPE, subprocess.STDOUT
     last, times = "", list[tuple[int, float]]()
+    shown: JsonObject = LOADING if total is None else {"unit": "update"}
     with (
         open(log, "a", encoding="utf-8") as file,
-        tqdm(total=total, unit="update", disable=job.quiet or None) as bar,
+        progress(job.quiet, **{**shown, "desc": str(name), "total": total}) as bar,
         subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
     ):
         assert child.stdout is not None

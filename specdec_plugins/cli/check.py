@@ -75,8 +75,9 @@ def main(argv: Sequence[str]) -> int:
         base = replace(base, path=str(drafter))
     if not args.input_path:  # words of the dictionary are segmented already
         base = replace(base, tokenizer=None, bpe=None)
+    lines = read_text(args.input_path, args.lines) if args.input_path else []
     judge = load_translator(replace(base, precision="float64", engine="eager"))
-    lines = read_text(args.input_path, args.lines) if args.input_path else made_lines(judge, args)
+    lines = lines or made_lines(judge, args)
     put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
     if compare(base, judge, [line for line in lines if line.text.strip()], args):
         put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")

@@ -18,7 +18,6 @@ find_python() {
   done
   return 1
 }
-# Runs a command, and shows what it printed if it fails.
 try() {
   local begin=$SECONDS
   "$@" >"$room/log" 2>&1 </dev/null || { cat "$room/log"; echo "clean_room: failed: $*"; exit 1; }

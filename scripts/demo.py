@@ -2,7 +2,6 @@
 """Translate the examples (and anything typed or piped) with a shipped pair, and time it.
 
     scripts/demo.py --model checkpoints/multi30k.en-de --precision int8
-    echo "The train to Berlin leaves in ten minutes." | scripts/demo.py
 
 First the translations, one sentence at a time: what one step accepted of its draft stands together,
 and the verifier's own tokens between. Then a table of what fairseq and our ways to decode take.
@@ -46,7 +45,7 @@ MARKS = "\n  {0}drafted and accepted in one step{1}, the verifier's own word bet
 NEXT = """
   Next:
     . .venv/bin/activate
-    specdec-translate {model} --input-path {text}
+    specdec-translate {model} --input-path {model}/example.en
     specdec-tune {model}      (the fastest way here)
     specdec-translate {model}/verifier.pt      (a verifier without a drafter, as yours)
 
@@ -63,7 +62,6 @@ SYSTEMS = {
     STRICT: "tree",
     "drafts of an int8 copy": "auto@drafts=copy",
 }
-"""The systems that are timed, as specdec-evaluate writes them."""
 
 
 @command(failed=1)
@@ -73,8 +71,7 @@ def main(argv: list[str]) -> None:
     add, model = parser.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
-    of_all = "of all; of fairseq always float32"
-    add("--precision", choices=("float32", "int8"), default="float32", help=of_all)
+    add("--precision", choices=("float32", "int8"), default="float32", help="of all but fairseq")
     add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
     add("--lines", metavar="N", type=int, default=20, help="only the first so many")
     args = parser.parse_args(argv)
@@ -89,21 +86,17 @@ def main(argv: list[str]) -> None:
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
         show(source.text, translation)
-    # Recording every step takes time.
-    recorders, ours.generator.observers = ours.generator.observers, []
+    recorders, ours.generator.observers = ours.generator.observers, []  # they take time
     table(measure(base, ours, sources, args.repeats), ours, args.repeats)
     ours.generator.observers = recorders
     talk(ours)
-    named = (
-        path.relative_to(ROOT) if path.is_relative_to(ROOT) else path for path in (model, examples)
-    )
-    put(NEXT.format(**dict(zip(("model", "text"), named))))
+    put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
 
 
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
     """Time all systems, one after another."""
-    timed, runs = {}, len(SYSTEMS) * repeats
-    with progress(total=runs, unit="run", leave=False) as bar:
+    timed = {}
+    with progress(total=len(SYSTEMS) * repeats, unit="run", leave=False) as bar:
         for name, text in SYSTEMS.items():
             bar.set_description_str(f"timing {name}")
             settings, seconds = parse_system(text, base), []
@@ -166,9 +159,7 @@ def table(timed: Timed, ours: Translator, repeats: int) -> None:
     base, expected = timed[BASELINE]
     put(f"\n  {'':23}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
     for name, (seconds, texts) in timed.items():
-        equal = sum(a == b for a, b in zip(texts, expected))
-        # Beam search is meant to find others.
-        same = "" if name == BEAM else f"{equal}/{len(texts)}"
+        same = "" if name == BEAM else f"{sum(map(str.__eq__, texts, expected))}/{len(texts)}"
         milliseconds = 1000 * seconds / len(texts)
         put(f"  {name:23}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (

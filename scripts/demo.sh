@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: translate with a shipped pair and show how much faster it is than beam search.
+# Translate with a shipped pair, and show how much faster that is than fairseq.
 # Sets up .venv by itself the first time; flags and input are those of scripts/demo.py.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -8,7 +8,6 @@
 exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
 clock and lists its slowest kernels, timing decodes by all systems in turn (CTranslate2 too, if it
 is installed) and counts idle rows. OUT gets results.jsonl, a line a figure, on disk at once.
-A part that fails says so there, and the next one begins.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
 #   scripts/setup_env.sh [base|test|dev]     (default: test)
 #
 # base is what the package and its fastest engines need, test adds pytest, dev ruff and mypy as well.
-# Call it from other scripts and then use .venv/bin/...: it returns at once when nothing is
-# left to do, and after an interruption it takes up the work again. It reports on stderr.
+# It returns at once when nothing is left to do, and goes on after an interruption.
 #
 #   PYTHON           the interpreter, 3.10 to 3.12; default: the newest one found
 #   TORCH_INDEX_URL  where torch's CPU build is tried first on a machine without a GPU
@@ -22,7 +21,7 @@ case ${1:-test} in
   base) rank=0 extras=int8,ctranslate2 ;;
   test) rank=1 extras=int8,ctranslate2,test ;;
   dev) rank=2 extras=dev ;;
-  *) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  *) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 
 say() { printf 'setup_env: %s\n' "$*" >&2; }
@@ -44,10 +43,15 @@ venv_works() {
 # Says the first argument, and installs the others; pip warns of much that does not matter here.
 install() {
   say "$1"
-  local output
-  output=$("$py" -m pip install -q "${@:2}" 2>&1 </dev/null) && return
-  printf '%s\n' "$output" >&2
-  return 1
+  local output status=0 begin=$SECONDS
+  while [ -t 2 ] && kill -0 $$ 2>/dev/null; do
+    printf '\r  %d s' $((SECONDS - begin)) >&2
+    sleep 1
+  done &
+  output=$("$py" -m pip install -q "${@:2}" 2>&1 </dev/null) || status=1
+  { kill $! && wait $!; } 2>/dev/null || [ ! -t 2 ] || echo >&2
+  if [ "$status" = 1 ]; then printf '%s\n' "$output" >&2; fi
+  return "$status"
 }
 
 install_torch() {

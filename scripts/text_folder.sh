@@ -1,8 +1,6 @@
 # Shared by prepare_data.sh and distill.sh, which make folders of text; they source it.
 die() { echo "${0##*/}: $1" >&2; exit "${2:-1}"; }
-# Print the comment at the head of the script, and end.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
-# Refuse files with a carriage return within a line; some may be missing.
 refuse_returns() {
   local broken
   if broken=$(LC_ALL=C grep -snHm 1 $'\r.' "$@" | cut -d: -f1,2) && [ -n "$broken" ]; then

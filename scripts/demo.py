@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
     sources = read_text(str(examples), args.lines)
     choose_threads()
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
-    with progress(**LOADING):
+    with progress(False, LOADING):
         ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
@@ -96,7 +96,7 @@ def main(argv: list[str]) -> None:
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
     """Time all systems, one after another."""
     timed = {}
-    with progress(total=len(SYSTEMS) * repeats, unit="run", leave=False) as bar:
+    with progress(False, total=len(SYSTEMS) * repeats, unit="run", leave=False) as bar:
         for name, text in SYSTEMS.items():
             bar.set_description_str(f"timing {name}")
             settings, seconds = parse_system(text, base), []

@@ -23,7 +23,7 @@ from pathlib import Path
 from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
-from specdec_plugins.files.output import reserved, write_json
+from specdec_plugins.files.output import JsonObject, reserved, write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
@@ -67,19 +67,20 @@ def main(argv: Sequence[str]) -> None:
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         about = describe_run(settings, args.seed, lines)
         resume = Resume(output, about, args.resume)
-        with progress(args.no_progress_bar, **LOADING):
+        with progress(args.no_progress_bar, LOADING):
             translator = load_translator(settings)
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
         if resume.skip(lines, window):
-            mixed = lines.typed or (args.output_path == STANDARD and sys.stdout.isatty())
+            hidden = args.no_progress_bar or lines.typed
+            hidden |= args.output_path == STANDARD and sys.stdout.isatty()
+            counts: JsonObject = {"initial": output.done, "total": lines.total(), "unit": "line"}
             results = warned(translator.translate(lines, window, seed=args.seed), output.done)
-            counts = {"initial": output.done, "total": lines.total(), "unit": "line"}
             if lines.typed:
                 tell("type sentences, one a line; Ctrl-D ends")
             try:
-                with progress(args.no_progress_bar or mixed, iterable=results, **counts) as bar:
+                with progress(hidden, iterable=results, **counts) as bar:
                     resume.write(bar, trace)
             except BrokenPipeError as error:
                 if not (args.trace or args.stats_json):

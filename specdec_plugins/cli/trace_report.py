@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from specdec_plugins.files.command import Parser, command
 from specdec_plugins.files.output import reserved, write_whole
 from specdec_plugins.inference.trace_page import build_page, read_trace
@@ -28,6 +26,5 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--limit", metavar="N", type=int, default=1000, help="lines to show (1000)")
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
-        sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
-        page = build_page(sentences, args.limit, Path(args.trace).name)
+        page = build_page(read_trace(args.trace), args.limit, Path(args.trace).name)
         write_whole(Path(args.output), [page.encode("utf-8", errors="xmlcharrefreplace")])

@@ -62,8 +62,8 @@ def main(argv: Sequence[str]) -> None:
         missing = corpus.pending(shards, args.output_path)
         total, left = sum(map(corpus.count_lines, shards.values())), corpus.count_lines(missing)
         pool = args.seed, args.workers, args.threads
-        counts = {"total": total, "initial": total - left, "unit": "line"}
-        with progress(args.no_progress_bar, **counts) as bar:
+        hidden = args.no_progress_bar
+        with progress(hidden, total=total, initial=total - left, unit="line") as bar:
             for count in translate_shards(missing, settings, *pool) if missing else ():
                 bar.update(count)
         corpus.finish(shards, args.output_path)

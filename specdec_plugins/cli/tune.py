@@ -2,13 +2,10 @@
 
     specdec-tune PAIR --batch 1 8 32 --precision int8
 
-It times stock fairseq's greedy search, and tries AR (greedy, no drafts) by our loop and by
-CTranslate2, trees of several sizes, and with strict acceptance int8 drafts, as far as these are
-installed. The table is stored for this pair, machine, number of threads, precision, rule and these
-versions. From then on, with strict acceptance, `--controller auto`, the default, uses the fastest
-way for the batch size, and `--strategy AR` the faster backend. `--check` times the stored way and
-its nearest rivals again, on other lines, and stores nothing. The other flags are those of
-specdec-translate.
+It tries AR (greedy, no drafts) by our loop and by CTranslate2, trees of several sizes, and drafts
+in int8, beside stock fairseq's greedy search. With the same flags and `--controller auto`, the
+default, specdec-translate then decodes in the fastest way. `--check` times the stored way and its
+nearest rivals again, on other lines, and stores nothing.
 """
 
 from __future__ import annotations
@@ -67,14 +64,9 @@ def main(argv: Sequence[str]) -> None:
     stored = load_table(key) if args.check else None
     if args.check and stored is None:
         raise ValueError("--check: no table of this pair is stored here; run without it first")
-    with progress(args.no_progress_bar, unit="pass") as bar:
-
-        def note(what: str) -> None:
-            bar.set_description_str(what)
-            bar.update()
-
+    with progress(args.no_progress_bar) as bar:
         modes = rivals(stored, settings, sizes) if stored else list_modes(settings)
-        trial = Trial(settings, modes, note)
+        trial = Trial(settings, modes, bar.set_description_str)
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         batches = {s: trial.run(s, lines_to_try(lines, s, args.check)) for s in sizes}

@@ -51,8 +51,6 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The translations, in the order of the text."""
     memory: int | None = None
     """Peak of the process, on a GPU of its tensors, in bytes."""
-    control_seconds: float = 0.0
-    """The part of the seconds that the controller took."""
     counts: dict[str, int] = {}
     """Counts of tokens, steps and calls, as far as the system tells them."""
 
@@ -69,7 +67,6 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             counts, seconds = DecodingStatistics(), max(self.seconds, 1e-9)
             vars(counts).update(self.counts)
             figures["tokens_per_second"] = counts.committed_tokens / seconds
-            figures["control_share"] = self.control_seconds / seconds
             figures["verification_rate"] = counts.verification_rate
             if "verified_tokens" in self.counts:
                 figures |= {name: getattr(counts, name) for name in RATES}

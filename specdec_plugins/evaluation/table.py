@@ -22,9 +22,9 @@ ms: milliseconds a sentence, of decoding alone; median over rounds, range in bra
 how many times as fast, within a round (of drawn output by the token). Acceptance length: tokens
 committed a step, bonus token included. Acceptance rate: accepted tokens per verified one.
 Verification rate: verifier calls per committed token. Discard rate: drafted tokens that were not
-accepted, per committed token; of verified: only those that were verified. Controller: its part of
-the time. Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: lines that
-differ from AR's (greedy, no drafts) of the same engine and precision.
+accepted, per committed token; of verified: only those that were verified. Memory: the peak of the
+system's process, on a GPU of its tensors. Unlike AR: lines that differ from AR's (greedy, no
+drafts) of the same engine and precision.
 """
 BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, as in SpecDec.\n"
 BRIEF = ("system", "ms", "BLEU", "acceptance length", "unlike AR")
@@ -129,7 +129,6 @@ def _rows(group: Sequence[Result], baseline: str, brief: bool) -> Iterator[str]:
         "verification rate": lambda r: number(r.middle("verification_rate"), 3),
         "discard rate": lambda r: number(r.middle("discard_rate"), 2),
         "of verified": lambda r: number(r.middle("verified_discard_rate"), 2),
-        "controller, %": lambda r: number(r.middle("control_share"), 1, 100),
         "memory, MiB": lambda r: number(r.middle("memory"), 0, 2**-20),
         "unlike AR": lambda r: number(unlike(r, group), 0),
     }

@@ -44,5 +44,4 @@ class TranslatorJob:
             alone = self.settings.strategy == DRAFTER
             unknown = ("verified_tokens", "accepted_tokens") if alone else ()
             figures["counts"] = {n: getattr(log, n) for n in COUNTS if n not in unknown}
-            figures["control_seconds"] = log.stopwatch.seconds["control"]
         return Decoded(log.total_seconds, outputs, figures)

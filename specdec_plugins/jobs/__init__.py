@@ -10,25 +10,20 @@ from typing import Any
 
 from tqdm import tqdm
 
-from specdec_plugins.files.output import JsonObject
-
-LOADING: JsonObject = {
-    "desc": "loading and compiling the models, about 10 s, more for large ones",
-    "bar_format": "{desc} ({elapsed})",
-    "leave": False,
-}
-AS_LINES: JsonObject = {
-    "delay": 1e9,
-    "bar_format": "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}\n",
-}
-"""Options of a bar that prints a line when it is refreshed, and only then."""
+CLOCK, COUNTS = "{desc} ({elapsed})", "{desc} {n_fmt}/{total_fmt} {unit} ({elapsed})"
+LOADING = "loading and compiling the models, about 10 s, more for large ones"
 
 
 @contextmanager
-def progress(hidden: bool = False, **options: Any) -> Iterator[tqdm[Any]]:
-    """Show a bar, redrawn every second; without a terminal, print a line every 30 s."""
+def progress(hidden: bool, text: str = "", **options: Any) -> Iterator[tqdm[Any]]:
+    """Show a bar, or without a ``unit`` a clock, every second; without a terminal, a line every
+    30 s."""
     done, on_terminal = Event(), sys.stderr.isatty()
-    with tqdm(disable=hidden, **{**options, **({} if on_terminal else AS_LINES)}) as bar:
+    if "unit" not in options:
+        options |= {"bar_format": CLOCK, "leave": False}
+    if not on_terminal:  # only redraw() prints
+        options |= {"bar_format": options.get("bar_format", COUNTS) + "\n", "delay": 1e9}
+    with tqdm(desc=text, disable=hidden, **options) as bar:
 
         def redraw() -> None:
             while not done.wait(1 if on_terminal else 30):

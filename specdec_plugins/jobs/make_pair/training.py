@@ -17,7 +17,7 @@ from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.inference.loading import build_task
-from specdec_plugins.jobs import LOADING, progress
+from specdec_plugins.jobs import progress
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.machine import processor_name, python_program
 
@@ -234,10 +234,10 @@ def watch(
     environment = {**os.environ, "PYTHONUTF8": "1"}
     pipe, out = subprocess.PIPE, subprocess.STDOUT
     last, times = "", list[tuple[int, float]]()
-    shown: JsonObject = LOADING if total is None else {"unit": "update"}
+    shown = {} if total is None else {"unit": "update", "total": total}
     with (
         open(log, "a", encoding="utf-8") as file,
-        progress(job.quiet, **{**shown, "desc": str(name), "total": total}) as bar,
+        progress(job.quiet, str(name), **shown) as bar,
         subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
     ):
         assert child.stdout is not None

@@ -43,7 +43,7 @@ class Settings(EngineOptions):
     """The drafter's checkpoint."""
     strategy: str = option(
         "specdec",
-        "specdec (default): draft and verify; AR: our greedy loop without drafts; fairseq: stock "
+        "specdec (default): draft and verify; AR: greedy, no drafts (our loop); fairseq: stock "
         "beam search; drafter: the drafter alone, unverified",
         choices=STRATEGIES,
     )

@@ -123,7 +123,7 @@ def card(job: PairJob, done: Done) -> str:
 {verifier}
 - {sum(segmented["lines"].values())} lines of {job.sources.name}: {learned["train"]} to learn from,
   {learned["valid"]} to measure on; left out: {segmented["too_long"]} too long for the encoder,
-  {distilled["run_on"]} with outputs without end
+  {distilled["run_on"]} whose output ran into the length limit
 - The drafter drafts from {done["export"]["draft_vocabulary"] or "all"} tokens.
 - Precision of the verifier: {"float16" if job.half else "its own"}; of the drafter: float16.
 

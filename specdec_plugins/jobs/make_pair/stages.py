@@ -67,16 +67,14 @@ def check(job: PairJob, done: Done) -> JsonObject:
         raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
-    result = f"of {counted(len(lines), 'line')} of {job.sources.name} {differ} differ"
+    where = f"{differ} of {counted(len(lines), 'line')} of {job.sources.name}"
+    result = f"in float64, our greedy search and stock fairseq's differ in {where}"
     if differ:
-        raise InferenceError(
-            f"VERIFIER {verifier.ar_path}: in float64, decoded greedily by us and by stock "
-            f"fairseq, {result}; report it"
-        )
+        raise InferenceError(f"VERIFIER {verifier.ar_path}: {result}; report it")
     return {
         "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
         "verifier": list(describe_verifier(translator)),
-        "checked": f"In float64, decoded greedily by us and by stock fairseq, {result}.",
+        "checked": f"For the verifier: {result}.",
     }
 
 
@@ -167,8 +165,8 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     strict = job.settings(path=str(layout.drafter), strategy="specdec")
     differ = differing(job, strict, job.verifier.ar_path, compared)
     exact = (
-        f"Of {counted(len(compared), 'held-out line')}, the pair translates {differ} differently "
-        f"from stock fairseq (beam 1) with {Path(str(job.verifier.ar_path)).name}, in float64."
+        f"In float64, the pair translates {differ} of {counted(len(compared), 'held-out line')} "
+        f"unlike fairseq's greedy search with {Path(str(job.verifier.ar_path)).name}."
     )
     if differ and not job.half:
         logger.warning(exact)

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     stored = load_table(key) if args.check else None
     if args.check and stored is None:
         raise ValueError("--check: no table of this pair is stored here; run without it first")
-    with progress(args.no_progress_bar) as bar:
+    with progress(args.no_progress_bar, "loading") as bar:
         modes = rivals(stored, settings, sizes) if stored else list_modes(settings)
         trial = Trial(settings, modes, bar.set_description_str)
         lines = read_text(args.input_path or example(settings.data), None)

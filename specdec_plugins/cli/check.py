@@ -32,6 +32,7 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import parse_system
+from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.machine import processor_name
 
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
@@ -76,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
     if not args.input_path:  # words of the dictionary are segmented already
         base = replace(base, tokenizer=None, bpe=None)
     lines = read_text(args.input_path, args.lines) if args.input_path else []
-    judge = load_translator(replace(base, precision="float64", engine="eager"))
+    with progress(False, LOADING):
+        judge = load_translator(replace(base, precision="float64", engine="eager"))
     lines = lines or made_lines(judge, args)
     put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
     if compare(base, judge, [line for line in lines if line.text.strip()], args):

@@ -88,8 +88,9 @@ class DecodingStatistics(Observer):
             self.acceptance_histogram[count] += 1
 
     def __str__(self) -> str:
-        taken = f"{counted(self.sentences, 'sentence')} in {self.total_seconds:.1f} s"
-        return f"{taken}, {self.acceptance_length:.1f} tokens a step"
+        seconds, sentences = self.total_seconds, counted(self.sentences, "sentence")
+        taken = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+        return f"{sentences} in {taken}, {self.acceptance_length:.1f} tokens a step"
 
     @property
     def acceptance_length(self) -> float:

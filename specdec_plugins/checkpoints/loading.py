@@ -170,6 +170,16 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
+def load_dictionary(folder: str, language: str | None) -> Dictionary:
+    """Return a language's dictionary."""
+    path = os.path.join(folder, f"dict.{language}.txt")
+    try:
+        return Dictionary.load(path)
+    except Exception as error:  # fairseq raises several kinds
+        fault = f"cannot be read as a dictionary ({one_line(error)})"
+        raise CheckpointError(f"{path}: {fault}; name its folder by --dictionaries") from error
+
+
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
     """Return the SHA-256 of a fairseq dictionary's symbols, in their order."""
     lines = "".join(f"{symbol}\n" for symbol in dictionary.symbols)

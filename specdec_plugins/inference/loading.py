@@ -13,9 +13,8 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
-from specdec_plugins.checkpoints.export import load_dictionary
 from specdec_plugins.checkpoints.head_file import load_head
-from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.loading import load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import recommended, warm_up
@@ -37,7 +36,6 @@ from specdec_plugins.inference.backends import (
     obstacle,
     refuse_languages,
 )
-from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
@@ -191,7 +189,7 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        if path := model_files(settings).get("acceptance_head"):
+        if path := settings.head_path:
             scoring = Scoring.of(settings.rule, settings.limits).values
             head = load_head(path, drafter, scoring, settings.block_size).to(settings.device)
     for model in (verifier, drafter):

@@ -13,7 +13,6 @@ import fairseq
 import torch
 
 import specdec_plugins
-from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
@@ -100,17 +99,14 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
     named: list[tuple[str, str | None]] = [(f"the model's {name}", path) for name, path in models]
     named += [("--path", settings.path), ("PAIR", os.path.join(settings.data, SEGMENTATION))]
     named += [("--drafts", settings.drafts_path)]
-    named += [("--acceptance-head", getattr(settings.controller, "acceptance_head", None))]
     check_paths(outputs, [*inputs, *named])
 
 
 def model_files(settings: Settings) -> dict[str, str]:
     """Return the models, dictionaries and codes that the output depends on, by name."""
     drafter = settings.path if settings.draft_source == "drafter" else None
-    files: dict[str, object] = {"drafter": drafter, "verifier": settings.ar_path}
-    if drafter is not None and settings.controller.asks_head:
-        named = getattr(settings.controller, "acceptance_head", None)
-        files["acceptance_head"] = named or find_head(drafter, settings.rule.name)
+    head = settings.head_path
+    files = {"drafter": drafter, "verifier": settings.ar_path, "acceptance_head": head}
     folder = Path(settings.data)
     paths = {name: str(path) for name, path in files.items() if path}
     paths |= {path.name: str(path) for path in sorted(folder.glob("dict.*.txt"))}

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import PRECISION, EngineOptions, check_options, option
 from specdec_plugins.engines.choice import PRECISIONS, check_drafter
-from specdec_plugins.files.output import JsonObject
+from specdec_plugins.files.output import JsonObject, Location
 from specdec_plugins.inference.pair_folder import pair_settings
 
 TRACED = ("specdec", "AR")
@@ -151,6 +152,14 @@ class Settings(EngineOptions):
         """The file of drafts, the folder of them, or ``texts``; None if drafts are no such."""
         drafts = self.draft_source
         return None if drafts in ("drafter", "copy", "source") else drafts
+
+    @property
+    def head_path(self) -> Location | None:
+        """The file of the acceptance head that the controller asks, if there is one."""
+        if self.draft_source != "drafter" or not self.controller.asks_head:
+            return None
+        named = getattr(self.controller, "acceptance_head", None)
+        return named or find_head(str(self.path), self.rule.name)
 
     @property
     def by_ctranslate2(self) -> bool:

@@ -69,14 +69,6 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, [msgspec.json.format(msgspec.json.encode(value, enc_hook=str)), b"\n"])
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file."""
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a file of ours ({error})") from error
-
-
 def as_read(value: object) -> Any:
     """Return a value as it is when read again: tuples are lists, infinite numbers are null."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
@@ -164,8 +156,8 @@ def work_folder(output: Path, mark: Path, about: JsonObject) -> Iterator[None]:
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:
                 write_json(mark, about)
-            before = read_json(mark)
-        except (FileNotFoundError, ValueError) as error:
+            before = msgspec.json.decode(mark.read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError) as error:
             raise InferenceError(f"{output}: holds something else; name a new folder") from error
         if other := differing(before, as_read(about)):
             raise InferenceError(f"{output}: was begun with other {other}; name another folder")

@@ -188,8 +188,7 @@ def dictionary_fingerprint(dictionary: Dictionary) -> str:
 
 def fingerprints(task: FairseqTask) -> dict[str, str]:
     """Return the fingerprints of a task's dictionaries, by side."""
-    both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
-    return {side: dictionary_fingerprint(x) for side, x in both.items() if x is not None}
+    return {side: dictionary_fingerprint(getattr(task, f"{side}_dictionary")) for side in SIDES}
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:

@@ -74,11 +74,6 @@ class LanguageTokens:
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
-    def beginning(self, source: Tensor) -> JsonObject:
-        """Return the beginning of the targets of ``(rows, n)`` sources, for a generator."""
-        forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
-        return {"prefix_tokens": forced, "bos_token": self.begin}
-
 
 class Multilingual(msgspec.Struct, frozen=True):
     """The languages of a checkpoint: fairseq's options, safely typed."""

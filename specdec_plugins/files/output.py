@@ -9,6 +9,7 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +24,6 @@ JsonObject = dict[str, Any]
 NamedPaths = Iterable[tuple[str, Location | None]]
 """Pairs of a file's name in messages, a flag for instance, and its path, if there is one."""
 LOCK = ".lock"
-DIGESTS: dict[tuple[object, ...], str] = {}
 
 
 @contextmanager
@@ -85,14 +85,16 @@ def differing(first: object, second: object, name: str = "") -> str:
 def file_digest(path: Location) -> str:
     """Return the SHA-256 of a file; a file that did not change is read once."""
     status = os.stat(path)
-    key = os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
-    if key not in DIGESTS:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        DIGESTS[key] = digest.hexdigest()
-    return DIGESTS[key]
+    return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _digest(path: str, *_: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:

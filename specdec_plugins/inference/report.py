@@ -37,7 +37,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
         **dict.fromkeys(absent if settings.draft_source else UNDRAFTED),
-        "settings": {**_settings(settings), "block_size": translator.block_size, **run},
+        "settings": {**_settings(settings), **run},
         "files": {
             name: {"path": path, "sha256": file_digest(path)}
             for name, path in model_files(settings).items()
@@ -95,11 +95,10 @@ def format_report(report: JsonObject, prefix: str = "") -> str:
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Check the paths of a run, whose models are inputs."""
-    models = model_files(settings).items()
-    named: list[tuple[str, str | None]] = [(f"the model's {name}", path) for name, path in models]
-    named += [("--path", settings.path), ("PAIR", os.path.join(settings.data, SEGMENTATION))]
-    named += [("--drafts", settings.drafts_path)]
-    check_paths(outputs, [*inputs, *named])
+    models = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
+    files = {"--path": settings.path, "PAIR": os.path.join(settings.data, SEGMENTATION)}
+    files["--drafts"] = settings.drafts_path
+    check_paths(outputs, [*inputs, *models, *files.items()])
 
 
 def model_files(settings: Settings) -> dict[str, str]:

@@ -114,9 +114,7 @@ class Settings(EngineOptions):
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
                 "the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
-        engine = "eager" if strategy == "fairseq" else self.engine
-        drafter_precision = self.drafter_precision if drafts == "drafter" else None
-        check_drafter(engine, self.precision, drafter_precision, self.device)
+        check_drafter(*self.engines)
 
     @classmethod
     def of_model(cls, folder: Path, **options: object) -> Settings:
@@ -166,6 +164,15 @@ class Settings(EngineOptions):
         """True if CTranslate2 is to decode, if it can."""
         greedy = self.strategy in TRACED and self.draft_source is None
         return greedy and self.ar_backend == CTRANSLATE2
+
+    @property
+    def engines(self) -> tuple[str, str, str | None, str]:
+        """The engine that runs the models, its precision, the drafter's, and the device."""
+        if self.by_ctranslate2:  # which takes the model as PyTorch has it
+            return "eager", "float32", None, self.device
+        engine = "eager" if self.strategy == "fairseq" else self.engine
+        drafter_precision = self.drafter_precision if self.draft_source == "drafter" else None
+        return engine, self.precision, drafter_precision, self.device
 
     @property
     def policy(self) -> str:

@@ -61,11 +61,10 @@ def test_dictionaries_and_inference(world: World) -> None:
     rows = [world.tokens.of_source(row[row != 1]) for row in plain["net_input"]["src_tokens"]]
     sources = batch["net_input"]["src_tokens"]
     assert torch.equal(collate_tokens(rows, 1, left_pad=True), sources)
-    ours = world.tokens.beginning(sources)
-    forced, expected = ours["prefix_tokens"], begin.get("prefix_tokens")
-    assert forced is expected is None or torch.equal(forced, expected)
+    forced, expected = world.tokens.forced, begin.get("prefix_tokens")
+    assert expected is None if not forced else expected.tolist() == [forced] * len(sources)
     # Where nothing is said, fairseq too begins with EOS.
-    assert (ours["bos_token"] or 2) == begin.get("bos_token", 2)
+    assert (world.tokens.begin or 2) == begin.get("bos_token", 2)
 
 
 def test_training_data(world: World) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
@@ -70,25 +69,17 @@ class LabelledBlocks:
 
 
 class AcceptanceLabeller:
-    """Drafts and verifies blocks of given targets; both models are frozen."""
+    """Drafts and verifies blocks of given targets; both models, which are a pair, are frozen."""
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        verifier: TransformerModelBase,
-        scoring: Scoring,
-        block_size: int,
-        padding: int,
-    ) -> None:
-        drafter.attach_verifier(verifier)
+    def __init__(self, drafter: Drafter, scoring: Scoring, block_size: int) -> None:
+        verifier, words = drafter.verifier, drafter.verifier.decoder.dictionary
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
-        self.verifier = CachedVerifier(verifier, padding, feature_layers=drafter.feature_layers)
+        self.block_size, self.padding, self.eos = block_size, words.pad(), drafter.eos
+        self.verifier = CachedVerifier(verifier, self.padding, None, drafter.feature_layers)
         self.scoring, self.rule = scoring, scoring.rule
-        self.block_size, self.padding, self.eos = block_size, padding, drafter.eos
-        unk = verifier.decoder.dictionary.unk()
         # As when decoding with fairseq's default limits.
-        self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
+        self._bans = TokenBans(GenerationLimits(), self.padding, words.unk(), self.eos)
 
     @torch.no_grad()
     def __call__(

@@ -131,8 +131,7 @@ class TrainedHead:
             raise CheckpointError(f"{fault}; name that one with --drafter")
         scales = settings.rule_temperature, settings.repetition_penalty
         scoring = Scoring(choose_rule(settings.rule), *scales)
-        sizes = settings.block_size, self.task.target_dictionary.pad()
-        self.labeller = AcceptanceLabeller(drafter, self.task.verifier, scoring, *sizes)
+        self.labeller = AcceptanceLabeller(drafter, scoring, settings.block_size)
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
         """Return the head with logits divided by ``temperature``, then ``bias`` added."""

@@ -90,7 +90,7 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning
         decoded = decode(drafter, verifier, RULES[rule], batch, penalty, **given)
         target, cuts, accepted = targets_and_cuts(decoded, forced)
         scoring = Scoring(RULES[rule], repetition_penalty=penalty)
-        labeller = AcceptanceLabeller(drafter, verifier, scoring, K, PAD)
+        labeller = AcceptanceLabeller(drafter, scoring, K)
         blocks = labeller(batch["net_input"], target, cuts)
         assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
         for row, counts in enumerate(accepted):
@@ -123,7 +123,7 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     torch.manual_seed(3)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
     firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
-    labeller = AcceptanceLabeller(drafter, verifier, Scoring(rule, temperature), K, PAD)
+    labeller = AcceptanceLabeller(drafter, Scoring(rule, temperature), K)
     target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
     blocks = labeller(net_input, target, cuts)
     expected = torch.tensor(firsts).bincount(minlength=K + 1)

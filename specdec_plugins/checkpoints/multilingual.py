@@ -20,6 +20,7 @@ from fairseq.data.multilingual.multilingual_utils import (
     LangTokSpec,
     LangTokStyle,
     augment_dictionary,
+    get_lang_tok,
 )
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
@@ -157,23 +158,23 @@ class Multilingual(msgspec.Struct, frozen=True):
         self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
     ) -> LanguageTokens:
         """Return the tokens of a direction, from source and target and both dictionaries."""
-        for flag, language in zip(("-s", "-t"), languages):
-            if language not in self.langs:
-                known = ", ".join(sorted(self.langs))
-                raise ConfigError(f"{flag} {language}: not one of the verifier's: {known}")
-        none = dict.fromkeys(("extra_lang_pairs", "source_dict", "target_dict"))
-        style = self.lang_tok_style.value
-        args = Namespace(seed=0, lang_pairs=[], lang_tok_style=style, **none)
-        named = dict(zip(languages, dictionaries))
-        manager = MultilingualDatasetManager(args, [], self.langs, named, None)
-        try:
-            return LanguageTokens(
-                manager.get_encoder_langtok(*languages, self.source_spec),
-                manager.get_decoder_langtok(languages[1], self.target_spec),
-                self.lang_tok_replacing_bos_eos,
-            )
-        except AssertionError as error:
-            raise ConfigError(str(error)) from error
+        source, target = languages
+        named = target if (self.source_spec or "").startswith("tgt") else source
+        return LanguageTokens(
+            self._token(self.source_spec, named, dictionaries[0]),
+            self._token(self.target_spec, target, dictionaries[1]),
+            self.lang_tok_replacing_bos_eos,
+        )
+
+    def _token(self, spec: str | None, language: str, dictionary: Dictionary) -> int | None:
+        if spec is None:
+            return None
+        token = get_lang_tok(language, self.lang_tok_style.value, spec)
+        index: int = dictionary.index(token)
+        if index == dictionary.unk():
+            known = ", ".join(sorted(self.langs))
+            raise ConfigError(f"-s, -t: the verifier has no {token}; its languages: {known}")
+        return index
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:

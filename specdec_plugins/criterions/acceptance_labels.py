@@ -87,7 +87,7 @@ class AcceptanceLabeller:
         net_input: NetInput,
         target: Tensor,
         cuts: Tensor,
-        seeds: Tensor | None = None,
+        seeds: Tensor,
     ) -> LabelledBlocks:
         """Draft and verify a block after every cut.
 
@@ -95,18 +95,17 @@ class AcceptanceLabeller:
             target: ``(batch, length)`` tokens of the prefixes, best the verifier's own output;
                 right-padded.
             cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
-            seeds: ``(batch,)``; sampling draws by the first one. None: by torch's generators.
+            seeds: ``(batch,)``; sampling draws by the first one.
         """
         cuts = cuts.sort(1, descending=True).values
         begin = torch.full_like(target[:, :1], self.drafter.model.begin)
         before = torch.cat([begin, target[:, :-1]], dim=1)
         self._read(net_input, target, before)
-        seed = int(seeds[0]) if self.rule.draws and seeds is not None else None
         devices = [cuts.device] if cuts.is_cuda else []
         # Afterwards torch's generators go on as if nothing had been drawn.
-        with torch.random.fork_rng(devices, enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with torch.random.fork_rng(devices, enabled=self.rule.draws):
+            if self.rule.draws:
+                torch.manual_seed(int(seeds[0]))
             blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
         states, confidences, draft, accepted, chances = (
             torch.stack(part, 1) for part in zip(*blocks)

@@ -264,7 +264,7 @@ class TranslationSpecdecTask(TranslationTask):
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
         both, trains = pair_of(models, self.verifier), args is None or self._trains
-        generator = speculative_generator(*both, self.target_dictionary, options, trains)
+        generator = speculative_generator(*both, options, trains)
         generator.symbols_to_strip_from_output |= unprinted
         return generator
 

@@ -91,7 +91,7 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning
         target, cuts, accepted = targets_and_cuts(decoded, forced)
         scoring = Scoring(RULES[rule], repetition_penalty=penalty)
         labeller = AcceptanceLabeller(drafter, scoring, K)
-        blocks = labeller(batch["net_input"], target, cuts)
+        blocks = labeller(batch["net_input"], target, cuts, torch.zeros(len(target)))
         assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
         for row, counts in enumerate(accepted):
             for step, count in enumerate(counts):
@@ -125,7 +125,7 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
     labeller = AcceptanceLabeller(drafter, Scoring(rule, temperature), K)
     target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
-    blocks = labeller(net_input, target, cuts)
+    blocks = labeller(net_input, target, cuts, torch.zeros(rows))
     expected = torch.tensor(firsts).bincount(minlength=K + 1)
     found = blocks.accepted[:, 0].bincount(minlength=K + 1)
     # Half of the difference comes from the counts that are expected here.

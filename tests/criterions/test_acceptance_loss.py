@@ -60,7 +60,7 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
         model, sample
     )
     labeller = AcceptanceLabeller(model.drafter, Scoring(rule), 4)
-    blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
+    blocks = labeller(sample["net_input"], sample["target"], sample["cuts"], sample["id"])
     logits = model.head.logits(blocks.states, blocks.confidences).double()
     expected = total = accepted = decided = squares = 0.0
     for row in range(3):

@@ -91,12 +91,7 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
 
 def segment(job: PairJob, done: Done) -> JsonObject:
     """Segment the text, and hold out lines to measure on."""
-    layout = job.layout
-    facts = text.segment(job, load_translator(job.settings()).codec)
-    lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
-    write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
-    files = [layout.sources, layout.valid_text, layout.example]
-    return {**facts, "files": files}
+    return text.segment(job, load_translator(job.settings()).codec)
 
 
 def distil(job: PairJob, done: Done) -> JsonObject:

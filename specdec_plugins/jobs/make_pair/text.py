@@ -47,13 +47,15 @@ def check_enough(path: Path) -> None:
 def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Returns the number of lines of each kind, and of lines that are too long.
+    Returns the files, the number of lines of each kind, and of lines that are too long.
     """
-    count, facts = sum(1 for _ in worded_lines(job.sources)), Counter[str]()
+    layout, facts = job.layout, Counter[str]()
+    count = sum(1 for _ in worded_lines(job.sources))
     numbers = {*Random(1).sample(range(count), min(HELD_OUT, max(20, count // 20)))}
     drawn = [text for number, text in enumerate(worded_lines(job.sources)) if number in numbers]
     valid = [text for text in drawn if _tokens(codec, text)]
-    write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
+    for path, lines in ((layout.valid_text, valid), (layout.example, valid[:EXAMPLE])):
+        write_whole(path, (f"{text}\n".encode() for text in lines))
 
     def segmented() -> Iterator[bytes]:
         held_out = set(drawn)
@@ -66,7 +68,7 @@ def segment(job: PairJob, codec: TextCodec) -> JsonObject:
             if tokens:
                 yield f"{' '.join(tokens)}\n".encode()
 
-    write_whole(job.layout.sources, segmented())
+    write_whole(layout.sources, segmented())
     if facts["unknown"] > MAX_UNKNOWN * facts["tokens"]:
         raise InferenceError(
             f"SOURCES {job.sources}: of {facts['tokens']} tokens the dictionary lacks "
@@ -76,7 +78,8 @@ def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     learned = facts["lines"] - len(valid)
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
-    return {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+    counts = {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+    return {**counts, "files": [layout.sources, layout.valid_text, layout.example]}
 
 
 def _tokens(codec: TextCodec, text: str) -> list[str]:

@@ -222,8 +222,8 @@ class TranslationSpecdecTask(TranslationTask):
     def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
         """Return the generator of a validation run: it packs the present weights."""
         if self._validating is None or self._validating[0] is not model:
-            settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None
-            args = None if settings is None else Namespace(**settings)
+            bleu = self.cfg.eval_bleu
+            args = Namespace(**json.loads(self.cfg.eval_bleu_args)) if bleu else None
             self._trains = True  # also in fairseq-validate, which has loaded the model
             self._validating = model, self.build_generator([model], args)
         return self._validating[1]

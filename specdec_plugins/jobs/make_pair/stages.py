@@ -89,11 +89,6 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
 
-def segment(job: PairJob, done: Done) -> JsonObject:
-    """Segment the text, and hold out lines to measure on."""
-    return text.segment(job, load_translator(job.settings()).codec)
-
-
 def distil(job: PairJob, done: Done) -> JsonObject:
     """Have the verifier translate the text greedily, and binarise the outputs to learn."""
     layout, shards = job.layout, job.layout.work / "shards"

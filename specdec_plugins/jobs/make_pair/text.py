@@ -14,8 +14,9 @@ from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, whole_file, write_whole
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.text import TextCodec
-from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
 """Limits of an output by its source: a longer one is no translation, and is left out."""
@@ -44,11 +45,12 @@ def check_enough(path: Path) -> None:
         raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
 
 
-def segment(job: PairJob, codec: TextCodec) -> JsonObject:
+def segment(job: PairJob, done: Done) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
     Returns the files, the number of lines of each kind, and of lines that are too long.
     """
+    codec = load_translator(job.settings()).codec
     layout, facts = job.layout, Counter[str]()
     count = sum(1 for _ in worded_lines(job.sources))
     numbers = {*Random(1).sample(range(count), min(HELD_OUT, max(20, count // 20)))}

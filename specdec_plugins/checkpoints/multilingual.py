@@ -154,15 +154,13 @@ class Multilingual(msgspec.Struct, frozen=True):
         for tag in TAGS if self.add_data_source_prefix_tags else ():
             dictionary.add_symbol(tag)
 
-    def tokens(
-        self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
-    ) -> LanguageTokens:
-        """Return the tokens of a direction, from source and target and both dictionaries."""
-        source, target = languages
+    def tokens(self, task: FairseqTask) -> LanguageTokens:
+        """Return the tokens of a task's direction, whose dictionaries have them."""
+        source, target = task.cfg.source_lang, task.cfg.target_lang
         named = target if (self.source_spec or "").startswith("tgt") else source
         return LanguageTokens(
-            self._token(self.source_spec, named, dictionaries[0]),
-            self._token(self.target_spec, target, dictionaries[1]),
+            self._token(self.source_spec, named, task.source_dictionary),
+            self._token(self.target_spec, target, task.target_dictionary),
             self.lang_tok_replacing_bos_eos,
         )
 
@@ -182,12 +180,10 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     if getattr(task, "multilingual", None) not in (None, multilingual):
         fault = "has other languages, or their tokens elsewhere, than the other checkpoint"
         raise CheckpointError(f"{name}: {fault}; give a drafter and the verifier of its training")
-    dictionaries = task.source_dictionary, task.target_dictionary
-    for dictionary in dictionaries:
+    for dictionary in (task.source_dictionary, task.target_dictionary):
         multilingual.augment(dictionary)
     try:
-        languages = task.cfg.source_lang, task.cfg.target_lang
-        task.language_tokens = multilingual.tokens(languages, dictionaries)
+        task.language_tokens = multilingual.tokens(task)
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     task.multilingual = multilingual

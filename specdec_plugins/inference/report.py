@@ -121,8 +121,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     options = described.pop("encoder_options")
     for name in ("data", "path", "ar_path"):
         del described[name]
-    if "acceptance_head" in models:
-        del described["controller"]["acceptance_head"]
+    described["controller"].pop("acceptance_head", None)
     return {
         "specdec_plugins": specdec_plugins.__version__,
         "models": {name: file_digest(path) for name, path in models.items()},

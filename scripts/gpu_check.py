@@ -112,7 +112,7 @@ class Bench:
             return BeamSearchGenerator(SequenceGenerator([stock], words, beam_size=1, **lengths))
         if name == "ctranslate2":
             plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
-            return CTranslate2Generator(plain, (words, words), limits, precision, self.device.type)
+            return CTranslate2Generator(plain, self.codec, limits, precision, self.device.type)
         kind = name.removesuffix(" eager")
         recorded = CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
         engine = recorded if kind == name else EagerEngine(precision)

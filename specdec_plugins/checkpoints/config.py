@@ -179,9 +179,7 @@ def _converted(
         if saved.pop(name):
             raise ConfigError(f"{name}: {REFUSED[name]} is not supported; {SUPPORTED}")
     for name, value in saved.items():
-        if isinstance(value, Enum):
-            saved[name] = value.value
-        elif name in SAVED_AS_TEXT and isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
+        if name in SAVED_AS_TEXT and isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
             saved[name] = int(value)
     kinds = {name: _kind(known[name], name, min_, limits) for name in saved}
     try:

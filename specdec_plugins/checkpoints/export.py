@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.loading import (
     KEY,
     SIDES,
@@ -25,6 +23,7 @@ from specdec_plugins.checkpoints.loading import (
     dictionary_fingerprint,
     is_drafter,
     is_transformer,
+    load_dictionary,
     load_upgraded,
     save_state,
 )
@@ -91,16 +90,6 @@ def export_checkpoint(
         dictionary = load_dictionary(dictionaries, task.target_lang)
         state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
     return save_state(inference_state(state, _stored(state["model"], half)), target)
-
-
-def load_dictionary(folder: str, language: str | None) -> Dictionary:
-    """Return a language's dictionary."""
-    path = os.path.join(folder, f"dict.{language}.txt")
-    try:
-        return Dictionary.load(path)
-    except Exception as error:  # fairseq raises several kinds
-        fault = f"cannot be read as a dictionary ({one_line(error)})"
-        raise CheckpointError(f"{path}: {fault}; name its folder by --dictionaries") from error
 
 
 def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:

@@ -99,18 +99,15 @@ def _settings(path: Location, saved: object) -> HeadSettings:
 
 
 def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:
-    """Return the head; it is built without memory first, since settings may claim any size."""
+    """Return the head; it is built without memory, since settings may claim any size."""
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     check_weights(os.fspath(path), weights)
     with without_memory():
-        parameters = dict(AcceptanceHead(settings).named_parameters())
-    wanted = {name: tensor.shape for name, tensor in parameters.items()}
-    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
-        raise CheckpointError(
-            f"{path}: the weights do not fit the head that it describes; make it again with "
-            "scripts/calibrate_head.py"
-        )
-    head = AcceptanceHead(settings)
-    head.load_state_dict({**weights, "_extra_state": settings.to_file()})
-    return head.eval().requires_grad_(False)
+        head = AcceptanceHead(settings)
+    try:
+        head.load_state_dict({**weights, "_extra_state": settings.to_file()}, assign=True)
+    except RuntimeError as error:
+        fault = "the weights do not fit the head that it describes; make it again with"
+        raise CheckpointError(f"{path}: {fault} scripts/calibrate_head.py") from error
+    return head.float().eval().requires_grad_(False)

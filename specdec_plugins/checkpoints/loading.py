@@ -170,6 +170,16 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
+def load_dictionary(folder: str, language: str | None) -> Dictionary:
+    """Return a language's dictionary."""
+    path = os.path.join(folder, f"dict.{language}.txt")
+    try:
+        return Dictionary.load(path)
+    except Exception as error:  # fairseq raises several kinds
+        fault = f"cannot be read as a dictionary ({one_line(error)})"
+        raise CheckpointError(f"{path}: {fault}; name its folder by --dictionaries") from error
+
+
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
     """Return the SHA-256 of a fairseq dictionary's symbols, in their order."""
     lines = "".join(f"{symbol}\n" for symbol in dictionary.symbols)
@@ -178,8 +188,7 @@ def dictionary_fingerprint(dictionary: Dictionary) -> str:
 
 def fingerprints(task: FairseqTask) -> dict[str, str]:
     """Return the fingerprints of a task's dictionaries, by side."""
-    both = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
-    return {side: dictionary_fingerprint(x) for side, x in both.items() if x is not None}
+    return {side: dictionary_fingerprint(getattr(task, f"{side}_dictionary")) for side in SIDES}
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:

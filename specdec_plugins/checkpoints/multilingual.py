@@ -20,6 +20,7 @@ from fairseq.data.multilingual.multilingual_utils import (
     LangTokSpec,
     LangTokStyle,
     augment_dictionary,
+    get_lang_tok,
 )
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
@@ -73,11 +74,6 @@ class LanguageTokens:
             return ids
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
-
-    def beginning(self, source: Tensor) -> JsonObject:
-        """Return the beginning of the targets of ``(rows, n)`` sources, for a generator."""
-        forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
-        return {"prefix_tokens": forced, "bos_token": self.begin}
 
 
 class Multilingual(msgspec.Struct, frozen=True):
@@ -158,27 +154,25 @@ class Multilingual(msgspec.Struct, frozen=True):
         for tag in TAGS if self.add_data_source_prefix_tags else ():
             dictionary.add_symbol(tag)
 
-    def tokens(
-        self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
-    ) -> LanguageTokens:
-        """Return the tokens of a direction, from source and target and both dictionaries."""
-        for flag, language in zip(("-s", "-t"), languages):
-            if language not in self.langs:
-                known = ", ".join(sorted(self.langs))
-                raise ConfigError(f"{flag} {language}: not one of the verifier's: {known}")
-        none = dict.fromkeys(("extra_lang_pairs", "source_dict", "target_dict"))
-        style = self.lang_tok_style.value
-        args = Namespace(seed=0, lang_pairs=[], lang_tok_style=style, **none)
-        named = dict(zip(languages, dictionaries))
-        manager = MultilingualDatasetManager(args, [], self.langs, named, None)
-        try:
-            return LanguageTokens(
-                manager.get_encoder_langtok(*languages, self.source_spec),
-                manager.get_decoder_langtok(languages[1], self.target_spec),
-                self.lang_tok_replacing_bos_eos,
-            )
-        except AssertionError as error:
-            raise ConfigError(str(error)) from error
+    def tokens(self, task: FairseqTask) -> LanguageTokens:
+        """Return the tokens of a task's direction, whose dictionaries have them."""
+        source, target = task.cfg.source_lang, task.cfg.target_lang
+        named = target if (self.source_spec or "").startswith("tgt") else source
+        return LanguageTokens(
+            self._token(self.source_spec, named, task.source_dictionary),
+            self._token(self.target_spec, target, task.target_dictionary),
+            self.lang_tok_replacing_bos_eos,
+        )
+
+    def _token(self, spec: str | None, language: str, dictionary: Dictionary) -> int | None:
+        if spec is None:
+            return None
+        token = get_lang_tok(language, self.lang_tok_style.value, spec)
+        index: int = dictionary.index(token)
+        if index == dictionary.unk():
+            known = ", ".join(sorted(self.langs))
+            raise ConfigError(f"-s, -t: the verifier has no {token}; its languages: {known}")
+        return index
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
@@ -186,12 +180,10 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     if getattr(task, "multilingual", None) not in (None, multilingual):
         fault = "has other languages, or their tokens elsewhere, than the other checkpoint"
         raise CheckpointError(f"{name}: {fault}; give a drafter and the verifier of its training")
-    dictionaries = task.source_dictionary, task.target_dictionary
-    for dictionary in dictionaries:
+    for dictionary in (task.source_dictionary, task.target_dictionary):
         multilingual.augment(dictionary)
     try:
-        languages = task.cfg.source_lang, task.cfg.target_lang
-        task.language_tokens = multilingual.tokens(languages, dictionaries)
+        task.language_tokens = multilingual.tokens(task)
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     task.multilingual = multilingual

@@ -6,7 +6,6 @@ import logging
 import os
 from typing import Any, TypeVar
 
-import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
 from fairseq.tasks import FairseqTask
@@ -120,9 +119,7 @@ def init_encoder_from(
     if faults := [*(f"encoder.{name}" for name in sorted([*shapes, *missing])), *others]:
         fault = f"the drafter has another {faults[0]}"
         raise CheckpointError(f"{path}: architecture or dictionary mismatch: {fault}")
-    with torch.no_grad():
-        for name in shared:
-            learned[name].copy_(saved[name])
+    encoder.load_state_dict(saved, strict=False)
     logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
     return sorted(shared)
 

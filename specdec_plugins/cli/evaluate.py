@@ -28,7 +28,7 @@ from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.backends import convert_verifier, obstacle, refuse_languages
+from specdec_plugins.inference.backends import convert_verifier, obstacle
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.systems import AR, parse_system
@@ -102,10 +102,9 @@ def prepare(
             raise ValueError(f"--systems {name}: {reason}")
     translator = load_translator(replace(checked, **PLAIN))
     if converted:
-        generator, codec = translator.generator, translator.codec
+        generator = translator.generator
         assert isinstance(generator, SpeculativeGenerator)
-        refuse_languages(codec.tokens)
-        convert_verifier(generator.model, codec.source, codec.target, folder)
+        convert_verifier(generator.model, translator.codec, folder)
     texts = zip(args.input_path, args.reference)
     return Experiment(
         systems=systems,

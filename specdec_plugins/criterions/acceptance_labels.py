@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
@@ -70,25 +69,17 @@ class LabelledBlocks:
 
 
 class AcceptanceLabeller:
-    """Drafts and verifies blocks of given targets; both models are frozen."""
+    """Drafts and verifies blocks of given targets; both models, which are a pair, are frozen."""
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        verifier: TransformerModelBase,
-        scoring: Scoring,
-        block_size: int,
-        padding: int,
-    ) -> None:
-        drafter.attach_verifier(verifier)
+    def __init__(self, drafter: Drafter, scoring: Scoring, block_size: int) -> None:
+        verifier, words = drafter.verifier, drafter.verifier.decoder.dictionary
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
-        self.verifier = CachedVerifier(verifier, padding, feature_layers=drafter.feature_layers)
+        self.block_size, self.padding, self.eos = block_size, words.pad(), drafter.eos
+        self.verifier = CachedVerifier(verifier, self.padding, None, drafter.feature_layers)
         self.scoring, self.rule = scoring, scoring.rule
-        self.block_size, self.padding, self.eos = block_size, padding, drafter.eos
-        unk = verifier.decoder.dictionary.unk()
         # As when decoding with fairseq's default limits.
-        self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
+        self._bans = TokenBans(GenerationLimits(), self.padding, words.unk(), self.eos)
 
     @torch.no_grad()
     def __call__(
@@ -96,7 +87,7 @@ class AcceptanceLabeller:
         net_input: NetInput,
         target: Tensor,
         cuts: Tensor,
-        seeds: Tensor | None = None,
+        seeds: Tensor,
     ) -> LabelledBlocks:
         """Draft and verify a block after every cut.
 
@@ -104,18 +95,17 @@ class AcceptanceLabeller:
             target: ``(batch, length)`` tokens of the prefixes, best the verifier's own output;
                 right-padded.
             cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
-            seeds: ``(batch,)``; sampling draws by the first one. None: by torch's generators.
+            seeds: ``(batch,)``; sampling draws by the first one.
         """
         cuts = cuts.sort(1, descending=True).values
         begin = torch.full_like(target[:, :1], self.drafter.model.begin)
         before = torch.cat([begin, target[:, :-1]], dim=1)
         self._read(net_input, target, before)
-        seed = int(seeds[0]) if self.rule.draws and seeds is not None else None
         devices = [cuts.device] if cuts.is_cuda else []
         # Afterwards torch's generators go on as if nothing had been drawn.
-        with torch.random.fork_rng(devices, enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with torch.random.fork_rng(devices, enabled=self.rule.draws):
+            if self.rule.draws:
+                torch.manual_seed(int(seeds[0]))
             blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
         states, confidences, draft, accepted, chances = (
             torch.stack(part, 1) for part in zip(*blocks)

@@ -82,8 +82,8 @@ class AcceptanceLoss(FairseqCriterion):
         """Return the labeller; the pair does not change while its head is trained."""
         if self._labeller is None:
             head, scoring = unwrapped(model), Scoring.of(self.task.rule, self.task.limits)
-            pair, size = (head.drafter, head.drafter.verifier), head.head.settings.block_size
-            self._labeller = AcceptanceLabeller(*pair, scoring, size, self.padding_idx)
+            size = head.head.settings.block_size
+            self._labeller = AcceptanceLabeller(head.drafter, scoring, size)
         return self._labeller
 
     @staticmethod

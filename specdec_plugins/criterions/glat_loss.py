@@ -121,9 +121,7 @@ class GlatLoss(FairseqCriterion):
         log_mean("glat_context_p", "glat_context_p", slots)
         slot = 0
         while any(f"total_{slot}" in log for log in logging_outputs):
-            count = total(f"total_{slot}")
-            if count > 0:
-                log_mean(f"acc_{slot}", f"correct_{slot}", count)
+            log_mean(f"acc_{slot}", f"correct_{slot}", total(f"total_{slot}"))
             slot += 1
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -130,14 +131,12 @@ class TrainedHead:
             raise CheckpointError(f"{fault}; name that one with --drafter")
         scales = settings.rule_temperature, settings.repetition_penalty
         scoring = Scoring(choose_rule(settings.rule), *scales)
-        sizes = settings.block_size, self.task.target_dictionary.pad()
-        self.labeller = AcceptanceLabeller(drafter, self.task.verifier, scoring, *sizes)
+        self.labeller = AcceptanceLabeller(drafter, scoring, settings.block_size)
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
         """Return the head with logits divided by ``temperature``, then ``bias`` added."""
-        settings = replace(self.head.settings, temperature=temperature, bias=bias)
-        head = AcceptanceHead(settings)
-        head.load_state_dict({**self.head.state_dict(), "_extra_state": settings.to_file()})
+        head = deepcopy(self.head)
+        head.settings = replace(head.settings, temperature=temperature, bias=bias)
         return head
 
     @torch.no_grad()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_plugins.evaluation.table import Result
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +81,5 @@ def _color(result: Result) -> str:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in each of ``FORMATS``, whose names are appended to ``path``."""
     for kind in FORMATS:
-        buffer = BytesIO()
-        figure.savefig(buffer, format=kind, dpi=130)
-        write_whole(path.with_name(f"{path.name}.{kind}"), [buffer.getvalue()])
+        with whole_file(path.with_name(f"{path.name}.{kind}")) as file:
+            figure.savefig(file, format=kind, dpi=130)

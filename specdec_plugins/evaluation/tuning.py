@@ -123,7 +123,7 @@ class Trial:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._loaded(mode)]
         translator.settings = replace(translator.settings, batch=batch)
-        generator, k = translator.generator, translator.block_size
+        generator, k = translator.generator, translator.settings.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
             settings = parse_system(mode, self.settings)
             controller = settings.controller if settings.draft_source else NoDrafts()

@@ -9,6 +9,7 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +24,6 @@ JsonObject = dict[str, Any]
 NamedPaths = Iterable[tuple[str, Location | None]]
 """Pairs of a file's name in messages, a flag for instance, and its path, if there is one."""
 LOCK = ".lock"
-DIGESTS: dict[tuple[object, ...], str] = {}
 
 
 @contextmanager
@@ -69,14 +69,6 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, [msgspec.json.format(msgspec.json.encode(value, enc_hook=str)), b"\n"])
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file."""
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a file of ours ({error})") from error
-
-
 def as_read(value: object) -> Any:
     """Return a value as it is when read again: tuples are lists, infinite numbers are null."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
@@ -93,14 +85,16 @@ def differing(first: object, second: object, name: str = "") -> str:
 def file_digest(path: Location) -> str:
     """Return the SHA-256 of a file; a file that did not change is read once."""
     status = os.stat(path)
-    key = os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
-    if key not in DIGESTS:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        DIGESTS[key] = digest.hexdigest()
-    return DIGESTS[key]
+    return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _digest(path: str, *_: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
@@ -164,8 +158,8 @@ def work_folder(output: Path, mark: Path, about: JsonObject) -> Iterator[None]:
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:
                 write_json(mark, about)
-            before = read_json(mark)
-        except (FileNotFoundError, ValueError) as error:
+            before = msgspec.json.decode(mark.read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError) as error:
             raise InferenceError(f"{output}: holds something else; name a new folder") from error
         if other := differing(before, as_read(about)):
             raise InferenceError(f"{output}: was begun with other {other}; name another folder")

@@ -31,6 +31,7 @@ from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.files.errors import ConversionError
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.text import TextCodec
 
 if TYPE_CHECKING:
     from ctranslate2 import Translator
@@ -106,10 +107,9 @@ class BeamSearchGenerator(BatchGenerator):
         hypotheses: list[list[Hypothesis]] = self._generator.generate([], sample, **begin)
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self._generator.pad).sum(1).tolist()
-            for row, length in zip(hypotheses, lengths, strict=True):
-                for hypothesis in row:
-                    # The maximum length may cut the prefix.
-                    hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
+            for (best, *_), length in zip(hypotheses, lengths, strict=True):
+                # The maximum length may cut the prefix.
+                best["forced"] = min(length, len(best["tokens"]) - 1)
         return hypotheses
 
 
@@ -160,7 +160,7 @@ class CTranslate2Generator(BatchGenerator):
     def __init__(
         self,
         verifier: TransformerModelBase,
-        dictionaries: tuple[Dictionary, Dictionary],
+        codec: TextCodec,
         limits: GenerationLimits,
         precision: str,
         device: str = "cpu",
@@ -169,14 +169,14 @@ class CTranslate2Generator(BatchGenerator):
 
         Args:
             verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
-            dictionaries: the source's and the target's.
+            codec: with the verifier's dictionaries.
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
-        self._limits, (self._source, self._target) = limits, dictionaries
+        self._limits, self._source, self._target = limits, codec.source, codec.target
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
-            convert_verifier(verifier, *dictionaries, path)
-            _check(_open(path, "float32", "cpu"), verifier, *dictionaries)
+            convert_verifier(verifier, codec, path)
+            _check(_open(path, "float32", "cpu"), verifier, codec)
             self._model = _open(path, precision, device)
 
     def decode(
@@ -211,11 +211,10 @@ def _open(path: Path, precision: str, device: str) -> Translator:
     return ctranslate2.Translator(str(path), device=device, compute_type=precision, **threads)
 
 
-def _check(
-    model: Translator, verifier: TransformerModelBase, source: Dictionary, target: Dictionary
-) -> None:
+def _check(model: Translator, verifier: TransformerModelBase, codec: TextCodec) -> None:
     """Compare the scores that both give to our AR's output for made-up sentences."""
     longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
+    source, target = codec.source, codec.target
     batch = made_up(source, CHECKED, min(12, longest))
     limits = GenerationLimits(max_len_b=min(16, longest - 1))
     rows = build_generator(verifier, None, target, limits=limits).generate([], batch)
@@ -233,24 +232,20 @@ def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
     return [dictionary[i] for i in ids.tolist()]
 
 
-def refuse_languages(tokens: LanguageTokens) -> None:
-    """Refuse language tokens, which CTranslate2 does not put where fairseq does."""
-    if tokens != LanguageTokens():
-        raise ConversionError("it does not support language tokens")
-
-
-def convert_verifier(
-    verifier: TransformerModelBase, source: Dictionary, target: Dictionary, folder: Path
-) -> None:
+def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: Path) -> None:
     """Write the model, in float32.
 
     Args:
         verifier: on the CPU, in float32, without gradients.
+        codec: with its dictionaries, and without language tokens, which CTranslate2 does not put
+            where fairseq does.
         folder: is made; must not be there.
     """
     from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs import TransformerSpec
 
+    if codec.tokens != LanguageTokens():
+        raise ConversionError("it does not support language tokens")
     encoder, decoder, cfg = verifier.encoder, verifier.decoder, verifier.cfg
     try:
         # It knows one form of both sides: a verifier whose sides differ fails when it is checked.
@@ -263,8 +258,8 @@ def convert_verifier(
         )
         converter.set_transformer_encoder(spec.encoder, encoder)
         converter.set_transformer_decoder(spec.decoder, decoder)
-        spec.register_source_vocabulary(list(source.symbols))
-        spec.register_target_vocabulary(list(target.symbols))
+        spec.register_source_vocabulary(list(codec.source.symbols))
+        spec.register_target_vocabulary(list(codec.target.symbols))
         # fairseq's sources end with EOS, and its targets begin with it.
         spec.config.add_source_eos = True
         spec.config.decoder_start_token = spec.config.eos_token

@@ -107,9 +107,7 @@ class TranslationParser(Parser):
         for action in self._actions:
             if action.dest not in explained:
                 action.help = argparse.SUPPRESS
-        args = self.parse_args(argv)
-        args.encoder_options = encoder_options(args)
-        return args
+        return self.parse_args(argv)
 
     def _add_flags(self) -> None:
         add = self.group.add_argument
@@ -189,7 +187,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
         settings = pair_settings(data)
     if args.segmented:
         settings |= {"tokenizer": None, "bpe": None}
-    options = {**settings.get("encoder_options", {}), **args.encoder_options}
+    options = {**settings.get("encoder_options", {}), **encoder_options(args)}
     return {**settings, **chosen, "encoder_options": options}
 
 

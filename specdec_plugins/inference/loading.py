@@ -13,9 +13,8 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
-from specdec_plugins.checkpoints.export import load_dictionary
 from specdec_plugins.checkpoints.head_file import load_head
-from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.loading import load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import recommended, warm_up
@@ -35,9 +34,7 @@ from specdec_plugins.inference.backends import (
     CTranslate2Generator,
     build_beam_search,
     obstacle,
-    refuse_languages,
 )
-from specdec_plugins.inference.report import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
@@ -60,7 +57,7 @@ def load_translator(settings: Settings | str | Path) -> Translator:
 
     Args:
         settings: a run's settings, or the folder of a pair. The translator's settings are these
-            with the languages and the controller that were chosen.
+            with the languages, the block size and the controller that were chosen.
 
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role, or dictionaries.
@@ -86,9 +83,9 @@ def load_translator(settings: Settings | str | Path) -> Translator:
 
 def _load(settings: Settings) -> Translator:
     task = build_task(settings)
-    languages = task.cfg.source_lang, task.cfg.target_lang
-    settings = replace(settings, source_lang=languages[0], target_lang=languages[1])
-    engines = _choose_engines(settings)
+    cfg = task.cfg
+    settings = replace(settings, source_lang=cfg.source_lang, target_lang=cfg.target_lang)
+    engines = choose_engines(*settings.engines)
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
     block_size = (settings.block_size or LONGEST) if settings.draft_source else None
     if drafter is not None:
@@ -100,10 +97,9 @@ def _load(settings: Settings) -> Translator:
     positions = (int(encoder.max_positions()) for encoder in encoders if encoder is not None)
     longest = min(positions, default=1)
     dictionaries = task.source_dictionary, task.target_dictionary
-    segmenters = build_segmenters(settings, languages)
-    codec = TextCodec(*dictionaries, longest, segmenters, task.language_tokens)
+    codec = TextCodec(*dictionaries, longest, build_segmenters(settings), task.language_tokens)
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
-    generator = _build_generator(settings, task, engines, models, block_size)
+    generator = _build_generator(settings, task, codec, engines, models, block_size)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
     if isinstance(generator, SpeculativeGenerator):
@@ -111,7 +107,7 @@ def _load(settings: Settings) -> Translator:
         with suppress(IndexError):  # of NaN: the first line says so
             warm_up(generator, task.source_dictionary, settings.batch, longest)
     give_back()
-    return Translator(settings, generator, codec, block_size)
+    return Translator(replace(settings, block_size=block_size), generator, codec)
 
 
 def _release(engines: Engines) -> None:
@@ -148,16 +144,6 @@ def _copy_engine(settings: Settings) -> tuple[str, str]:
     return "auto" if has_none else settings.engine, precision
 
 
-def _choose_engines(settings: Settings) -> Engines:
-    name, precision = settings.engine, settings.precision
-    if settings.by_ctranslate2:  # which takes the model as PyTorch has it
-        name, precision = "eager", "float32"
-    elif settings.strategy == "fairseq":
-        name = "eager"
-    drafter_precision = settings.drafter_precision if settings.draft_source == "drafter" else None
-    return choose_engines(name, precision, drafter_precision, settings.device)
-
-
 def build_task(settings: Settings) -> TranslationSpecdecTask:
     """Return the task that lends languages and dictionaries to both models."""
     source, target = settings.source_lang, settings.target_lang
@@ -191,7 +177,7 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        if path := model_files(settings).get("acceptance_head"):
+        if path := settings.head_path:
             scoring = Scoring.of(settings.rule, settings.limits).values
             head = load_head(path, drafter, scoring, settings.block_size).to(settings.device)
     for model in (verifier, drafter):
@@ -203,24 +189,23 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
 def _build_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
+    codec: TextCodec,
     engines: Engines,
     models: Models,
     block_size: int | None,
 ) -> Generator:
     verifier, drafter, head = models
-    target, limits = task.target_dictionary, settings.limits
+    target, limits = codec.target, settings.limits
     if settings.strategy == "fairseq":
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
-        refuse_languages(task.language_tokens)
-        dictionaries = task.source_dictionary, target
-        return CTranslate2Generator(verifier, dictionaries, limits, settings.precision)
+        return CTranslate2Generator(verifier, codec, limits, settings.precision)
     if settings.strategy == "drafter" and drafter is not None:
         return DrafterAlone(drafter, verifier, target, block_size, limits, engines)
     drafts = None
     if block_size is not None:
         controller = settings.controller.ready(block_size, head)
-        drafts = _source_of_drafts(settings, task, engines, models), controller
+        drafts = _source_of_drafts(settings, codec, engines, models), controller
     how = settings.rule, limits, engines.verifier
     generator = SpeculativeGenerator(verifier, drafts, target, *how)
     if settings.trace:
@@ -229,11 +214,10 @@ def _build_generator(
 
 
 def _source_of_drafts(
-    settings: Settings, task: TranslationSpecdecTask, engines: Engines, models: Models
+    settings: Settings, codec: TextCodec, engines: Engines, models: Models
 ) -> CachedDrafter | DraftSource:
     """Return the drafter, or a source of texts, which a copy of the verifier may write."""
-    verifier, drafter, _ = models
-    source, target = task.source_dictionary, task.target_dictionary
+    (verifier, drafter, _), source, target = models, codec.source, codec.target
     if drafter is not None:
         return CachedDrafter(drafter, engines.drafter)
     if settings.draft_source != "copy":

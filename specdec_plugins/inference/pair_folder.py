@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import JsonObject, read_json
+from specdec_plugins.files.output import JsonObject
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
@@ -72,9 +74,11 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
 
 
 def _read(file: Path) -> JsonObject:
-    values = read_json(file)
-    if not isinstance(values, dict) or not all(isinstance(values[key], str) for key in values):
-        raise InferenceError(f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}}")
+    try:
+        values = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except (ValueError, RecursionError) as error:
+        fault = f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}} ({error})"
+        raise InferenceError(fault) from error
     options = {}
     for key, value in values.items():
         beside = file.parent / value

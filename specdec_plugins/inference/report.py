@@ -13,7 +13,6 @@ import fairseq
 import torch
 
 import specdec_plugins
-from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
@@ -38,7 +37,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
         **dict.fromkeys(absent if settings.draft_source else UNDRAFTED),
-        "settings": {**_settings(settings), "block_size": translator.block_size, **run},
+        "settings": {**_settings(settings), **run},
         "files": {
             name: {"path": path, "sha256": file_digest(path)}
             for name, path in model_files(settings).items()
@@ -96,21 +95,17 @@ def format_report(report: JsonObject, prefix: str = "") -> str:
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Check the paths of a run, whose models are inputs."""
-    models = model_files(settings).items()
-    named: list[tuple[str, str | None]] = [(f"the model's {name}", path) for name, path in models]
-    named += [("--path", settings.path), ("PAIR", os.path.join(settings.data, SEGMENTATION))]
-    named += [("--drafts", settings.drafts_path)]
-    named += [("--acceptance-head", getattr(settings.controller, "acceptance_head", None))]
-    check_paths(outputs, [*inputs, *named])
+    models = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
+    files = {"--path": settings.path, "PAIR": os.path.join(settings.data, SEGMENTATION)}
+    files["--drafts"] = settings.drafts_path
+    check_paths(outputs, [*inputs, *models, *files.items()])
 
 
 def model_files(settings: Settings) -> dict[str, str]:
     """Return the models, dictionaries and codes that the output depends on, by name."""
     drafter = settings.path if settings.draft_source == "drafter" else None
-    files: dict[str, object] = {"drafter": drafter, "verifier": settings.ar_path}
-    if drafter is not None and settings.controller.asks_head:
-        named = getattr(settings.controller, "acceptance_head", None)
-        files["acceptance_head"] = named or find_head(drafter, settings.rule.name)
+    head = settings.head_path
+    files = {"drafter": drafter, "verifier": settings.ar_path, "acceptance_head": head}
     folder = Path(settings.data)
     paths = {name: str(path) for name, path in files.items() if path}
     paths |= {path.name: str(path) for path in sorted(folder.glob("dict.*.txt"))}
@@ -126,8 +121,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     options = described.pop("encoder_options")
     for name in ("data", "path", "ar_path"):
         del described[name]
-    if "acceptance_head" in models:
-        del described["controller"]["acceptance_head"]
+    described["controller"].pop("acceptance_head", None)
     return {
         "specdec_plugins": specdec_plugins.__version__,
         "models": {name: file_digest(path) for name, path in models.items()},

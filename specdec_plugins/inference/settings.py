@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import PRECISION, EngineOptions, check_options, option
 from specdec_plugins.engines.choice import PRECISIONS, check_drafter
-from specdec_plugins.files.output import JsonObject
+from specdec_plugins.files.output import JsonObject, Location
 from specdec_plugins.inference.pair_folder import pair_settings
 
 TRACED = ("specdec", "AR")
@@ -113,9 +114,7 @@ class Settings(EngineOptions):
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
                 "the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
-        engine = "eager" if strategy == "fairseq" else self.engine
-        drafter_precision = self.drafter_precision if drafts == "drafter" else None
-        check_drafter(engine, self.precision, drafter_precision, self.device)
+        check_drafter(*self.engines)
 
     @classmethod
     def of_model(cls, folder: Path, **options: object) -> Settings:
@@ -153,10 +152,27 @@ class Settings(EngineOptions):
         return None if drafts in ("drafter", "copy", "source") else drafts
 
     @property
+    def head_path(self) -> Location | None:
+        """The file of the acceptance head that the controller asks, if there is one."""
+        if self.draft_source != "drafter" or not self.controller.asks_head:
+            return None
+        named = getattr(self.controller, "acceptance_head", None)
+        return named or find_head(str(self.path), self.rule.name)
+
+    @property
     def by_ctranslate2(self) -> bool:
         """True if CTranslate2 is to decode, if it can."""
         greedy = self.strategy in TRACED and self.draft_source is None
         return greedy and self.ar_backend == CTRANSLATE2
+
+    @property
+    def engines(self) -> tuple[str, str, str | None, str]:
+        """The engine that runs the models, its precision, the drafter's, and the device."""
+        if self.by_ctranslate2:  # which takes the model as PyTorch has it
+            return "eager", "float32", None, self.device
+        engine = "eager" if self.strategy == "fairseq" else self.engine
+        drafter_precision = self.drafter_precision if self.draft_source == "drafter" else None
+        return engine, self.precision, drafter_precision, self.device
 
     @property
     def policy(self) -> str:

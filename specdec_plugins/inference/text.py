@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -47,16 +48,14 @@ class Segmenter(Protocol):
 
 
 class Segmenters(NamedTuple):
-    """Tokenizer and BPE, which cut a source and join an output again."""
+    """fairseq's tokenizer and BPE, as far as a text needs them."""
 
-    tokenizer: Segmenter | None = None
-    """fairseq's; None where text is tokenised already."""
-    bpe: Segmenter | None = None
-    """fairseq's; None where text is segmented already."""
+    cut: Sequence[Segmenter] = ()
+    """Those that cut a source, in their order."""
+    join: Sequence[Segmenter] = ()
+    """Those that join an output."""
     markers: str | None = None
-    """fairseq's post-processing of an output, before that of the others."""
-    keep_bpe: bool = False
-    """Put out segmented text as it is."""
+    """fairseq's post-processing of an output, before it is joined."""
 
 
 class TextCodec:
@@ -93,7 +92,7 @@ class TextCodec:
             unknown = next(symbol for symbol in symbols if index(symbol) == self.source.unk())
             fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
             remedy = "; if the text is not segmented yet, give --tokenizer and --bpe as in training"
-            _warn_once(fault + remedy * (self.segmenters.bpe is None))
+            _warn_once(fault + remedy * (not self.segmenters.cut))
         if len(ids) > self.longest:
             fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
             logger.warning(fault, line.number, len(words), self.longest - 1)
@@ -108,9 +107,8 @@ class TextCodec:
 
     def segment(self, text: str) -> str:
         """Return the tokens of a text, with blanks between."""
-        for segmenter in self.segmenters[:2]:
-            if segmenter is not None:
-                text = segmenter.encode(text)
+        for segmenter in self.segmenters.cut:
+            text = segmenter.encode(text)
         return text
 
     def encode_prefix(self, text: str | None) -> Tensor:
@@ -135,21 +133,19 @@ class TextCodec:
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
-        tokenizer, bpe, markers, keep_bpe = self.segmenters
-        ignored, joined = {self.tokens.target} - {None}, None if keep_bpe else markers
-        text: str = self.target.string(tokens.cpu(), joined, extra_symbols_to_ignore=ignored)
-        for segmenter in () if keep_bpe else (bpe, tokenizer):
-            if segmenter is not None:
-                text = segmenter.decode(text)
+        ignored, markers = {self.tokens.target} - {None}, self.segmenters.markers
+        text: str = self.target.string(tokens.cpu(), markers, extra_symbols_to_ignore=ignored)
+        for segmenter in self.segmenters.join:
+            text = segmenter.decode(text)
         return LINE_ENDS.sub(" ", text)
 
 
-def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmenters:
-    """Set up fairseq's tokenizer and BPE for source and target languages."""
+def build_segmenters(settings: Settings) -> Segmenters:
+    """Set up fairseq's tokenizer and BPE for the settings' languages."""
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
     options = Namespace(**{**files_in_folder(settings.data), **known})
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
-    options.source_lang, options.target_lang = languages
+    options.source_lang, options.target_lang = settings.source_lang, settings.target_lang
     built = []
     for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
         _check_files(flag, options)
@@ -159,9 +155,11 @@ def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmente
         except (Exception, SystemExit) as error:
             reason, name = one_line(error), getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
-    tokenizer, bpe = built
-    markers = settings.post_process or ("subword_nmt" if bpe is None else None)
-    return Segmenters(tokenizer, bpe, markers, settings.keep_bpe)
+    cut = [segmenter for segmenter in built if segmenter is not None]
+    if settings.keep_bpe:
+        return Segmenters(cut)
+    markers = settings.post_process or ("subword_nmt" if settings.bpe is None else None)
+    return Segmenters(cut, cut[::-1], markers)
 
 
 def _check_files(kind: str, options: Namespace) -> None:

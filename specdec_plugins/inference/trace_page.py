@@ -84,12 +84,11 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
 
 
 @dataclass
-class TraceTotals:
-    """Counts over all sentences of a trace."""
+class TraceTotals(DecodingStatistics):
+    """Counts over all sentences of a trace: those of the run itself, but that a step which verified
+    the rest of an earlier draft counts as a drafter's pass. Times and the histogram are left out.
+    """
 
-    statistics: DecodingStatistics = field(default_factory=DecodingStatistics)
-    """The counts of the run itself, but that a step which verified the rest of an earlier draft
-    counts as a drafter's pass. Times and the histogram are left out."""
     blank_lines: int = 0
     """Lines without words, which no step was taken for."""
     lengths: Counter[int] = field(default_factory=Counter)
@@ -97,19 +96,18 @@ class TraceTotals:
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count a line of a trace."""
-        counts = self.statistics
         self.blank_lines += not sentence.steps
-        counts.sentences += bool(sentence.steps)
-        counts.forced_tokens += len(sentence.forced)
-        counts.verifier_calls += bool(sentence.forced)
+        self.sentences += bool(sentence.steps)
+        self.forced_tokens += len(sentence.forced)
+        self.verifier_calls += bool(sentence.forced)
         for step in sentence.steps:
-            counts.steps += 1
-            counts.verifier_calls += 1
-            counts.drafter_calls += bool(step.drafted)
-            counts.drafted_tokens += len(step.drafted)
-            counts.verified_tokens += step.verify_length
-            counts.accepted_tokens += step.accepted
-            counts.committed_tokens += step.committed
+            self.steps += 1
+            self.verifier_calls += 1
+            self.drafter_calls += bool(step.drafted)
+            self.drafted_tokens += len(step.drafted)
+            self.verified_tokens += step.verify_length
+            self.accepted_tokens += step.accepted
+            self.committed_tokens += step.committed
             self.lengths[step.committed] += 1
 
 
@@ -144,7 +142,6 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
         totals.add(sentence)
         if len(shown) < limit:
             shown.append(sentence)
-    counts = totals.statistics
     environment = Environment(
         loader=PackageLoader("specdec_plugins.inference", "."),
         autoescape=True,
@@ -154,9 +151,9 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
     )
     return environment.get_template("trace_page.html").render(
         name=name,
-        totals=totals,
+        counts=totals,
         shown=shown,
-        left_out=counts.sentences + totals.blank_lines - len(shown),
+        left_out=totals.sentences + totals.blank_lines - len(shown),
         counted=counted,
         branches=branches,
     )

@@ -69,16 +69,9 @@ class _Item:
 class Translator:
     """A generator with its text work. Built by :func:`load_translator`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        generator: Generator,
-        codec: TextCodec,
-        block_size: int | None = None,
-    ) -> None:
-        """Put the parts together; ``block_size`` is the k in use, None without drafts."""
+    def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
+        """Put the parts together; the settings' block size is the one in use, or None."""
         self.settings, self.generator, self.codec = settings, generator, codec
-        self.block_size = block_size
         self.not_by_ctranslate2: str | None = None
         """The reason why our own loop decodes in place of CTranslate2, which was asked for."""
         self._lock = Lock()

@@ -7,7 +7,6 @@ from argparse import Namespace
 from dataclasses import fields
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
@@ -59,7 +58,6 @@ def pair_of(
 def speculative_generator(
     verifier: TransformerModelBase,
     drafter: Drafter,
-    target: Dictionary,
     options: Namespace,
     trains: bool,
 ) -> SpeculativeGenerator:
@@ -83,7 +81,7 @@ def speculative_generator(
     return build_generator(
         verifier,
         drafter,
-        target,
+        verifier.decoder.dictionary,
         block_size=options.block_size,
         rule=rule,
         limits=limits,

@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cached_property
 from unittest.mock import patch
 
 import torch
@@ -31,7 +32,9 @@ from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.options import check_options
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale
@@ -61,17 +64,14 @@ class TranslationSpecdecTask(TranslationTask):
         self.multilingual: Multilingual | None = None
         """The languages of the models, known when they are loaded."""
         self.language_tokens = LanguageTokens()
-        self._verifier: TransformerModelBase | None = None
         self._trains = False
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
 
-    @property
+    @cached_property
     def verifier(self) -> TransformerModelBase | None:
         """The frozen verifier of ``--AR-path``, if there is one."""
-        if self._verifier is None and self.cfg.AR_path:
-            self._verifier = pair.load_verifier(self.cfg.AR_path, self)
-        return self._verifier
+        return pair.load_verifier(self.cfg.AR_path, self) if self.cfg.AR_path else None
 
     def load_drafter(self, path: str) -> Drafter:
         """Return the frozen drafter of a checkpoint, with the verifier of ``--AR-path``."""
@@ -160,9 +160,10 @@ class TranslationSpecdecTask(TranslationTask):
         constraints: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
         """Generate as fairseq does; targets begin with ``prefix_tokens``, else their language."""
-        begin = self.language_tokens.beginning(sample["net_input"]["src_tokens"])
-        if prefix_tokens is not None:
-            begin["prefix_tokens"] = prefix_tokens
+        tokens, source = self.language_tokens, sample["net_input"]["src_tokens"]
+        if prefix_tokens is None and tokens.forced:
+            prefix_tokens = source.new_tensor(tokens.forced).expand(len(source), -1)
+        begin: JsonObject = {"prefix_tokens": prefix_tokens, "bos_token": tokens.begin}
         with torch.no_grad():
             return generator.generate(models, sample, constraints=constraints, **begin)
 
@@ -211,20 +212,18 @@ class TranslationSpecdecTask(TranslationTask):
         if self.verifier is None or not isinstance(model, Drafter):
             return super().valid_step(sample, model, criterion)
         generator = self._validation_generator(model)
-        statistics = generator.statistics
-        committed, steps = statistics.committed_tokens, statistics.steps
+        statistics = generator.statistics = DecodingStatistics()
         result = super().valid_step(sample, model, criterion)
         if not self.cfg.eval_bleu:  # else that has decoded the batch
             self.inference_step(generator, [model], sample)
-        result[2]["_committed"] = statistics.committed_tokens - committed
-        result[2]["_steps"] = statistics.steps - steps
+        result[2].update(_committed=statistics.committed_tokens, _steps=statistics.steps)
         return result
 
     def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
         """Return the generator of a validation run: it packs the present weights."""
         if self._validating is None or self._validating[0] is not model:
-            settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None
-            args = None if settings is None else Namespace(**settings)
+            bleu = self.cfg.eval_bleu
+            args = Namespace(**json.loads(self.cfg.eval_bleu_args)) if bleu else None
             self._trains = True  # also in fairseq-validate, which has loaded the model
             self._validating = model, self.build_generator([model], args)
         return self._validating[1]
@@ -265,7 +264,7 @@ class TranslationSpecdecTask(TranslationTask):
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
         both, trains = pair_of(models, self.verifier), args is None or self._trains
-        generator = speculative_generator(*both, self.target_dictionary, options, trains)
+        generator = speculative_generator(*both, options, trains)
         generator.symbols_to_strip_from_output |= unprinted
         return generator
 

@@ -188,7 +188,7 @@ def test_trace(run: RunScript, tmp_path: Path) -> None:
     report = json.loads(stats.read_text())
     names = ("steps", "committed_tokens", "verifier_calls", "forced_tokens")
     for name in (*names, "drafted_tokens", "accepted_tokens"):
-        assert getattr(totals.statistics, name) == report[name]
+        assert getattr(totals, name) == report[name]
 
 
 def without_times(path: Path) -> list[SentenceTrace]:

@@ -90,8 +90,8 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning
         decoded = decode(drafter, verifier, RULES[rule], batch, penalty, **given)
         target, cuts, accepted = targets_and_cuts(decoded, forced)
         scoring = Scoring(RULES[rule], repetition_penalty=penalty)
-        labeller = AcceptanceLabeller(drafter, verifier, scoring, K, PAD)
-        blocks = labeller(batch["net_input"], target, cuts)
+        labeller = AcceptanceLabeller(drafter, scoring, K)
+        blocks = labeller(batch["net_input"], target, cuts, torch.zeros(len(target)))
         assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
         for row, counts in enumerate(accepted):
             for step, count in enumerate(counts):
@@ -123,9 +123,9 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     torch.manual_seed(3)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
     firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
-    labeller = AcceptanceLabeller(drafter, verifier, Scoring(rule, temperature), K, PAD)
+    labeller = AcceptanceLabeller(drafter, Scoring(rule, temperature), K)
     target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
-    blocks = labeller(net_input, target, cuts)
+    blocks = labeller(net_input, target, cuts, torch.zeros(rows))
     expected = torch.tensor(firsts).bincount(minlength=K + 1)
     found = blocks.accepted[:, 0].bincount(minlength=K + 1)
     # Half of the difference comes from the counts that are expected here.

@@ -59,8 +59,8 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
     loss, size, log = AcceptanceLoss(task, AcceptanceLossConfig(mismatch_weight=weight))(
         model, sample
     )
-    labeller = AcceptanceLabeller(model.drafter, task.verifier, Scoring(rule), 4, 1)
-    blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
+    labeller = AcceptanceLabeller(model.drafter, Scoring(rule), 4)
+    blocks = labeller(sample["net_input"], sample["target"], sample["cuts"], sample["id"])
     logits = model.head.logits(blocks.states, blocks.confidences).double()
     expected = total = accepted = decided = squares = 0.0
     for row in range(3):

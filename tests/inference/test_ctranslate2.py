@@ -17,6 +17,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, Translator, backends, load_translator
 from specdec_plugins.inference.backends import convert_verifier
 from specdec_plugins.inference.report import full_report
+from specdec_plugins.inference.text import TextCodec
 
 pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
 
@@ -120,9 +121,9 @@ def test_every_kind_of_verifier(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_model_that_it_cannot_take(tmp_path: Path) -> None:
-    words = make_dictionary()
+    codec = TextCodec(make_dictionary(), make_dictionary(), 64)
     for option in ({"activation_fn": "tanh"}, {"no_token_positional_embeddings": True}):
         verifier = make_verifier(**option).float().requires_grad_(False)
         with pytest.raises(InferenceError):
-            convert_verifier(verifier, words, words, tmp_path / "model")
+            convert_verifier(verifier, codec, tmp_path / "model")
         assert not (tmp_path / "model").exists()

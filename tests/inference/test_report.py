@@ -68,7 +68,6 @@ def test_every_setting_and_file_is_reported(settings: Settings, tmp_path: Path) 
         not_by_ctranslate2=None,
         settings=settings,
         statistics=DecodingStatistics(),
-        block_size=settings.block_size,
     )
     written = full_report(translator, resumed_after=40, seed=5)
     lines = {*format_report(written).splitlines()}

@@ -53,23 +53,22 @@ def test_codec_decodes_in_the_reverse_order() -> None:
         dictionary.add_symbol(symbol)
     ids = dictionary.encode_line("b@@ c b@@ <unk>", add_if_not_exist=False)
 
-    def codec(*parts: Any, **settings: Any) -> TextCodec:
-        return TextCodec(dictionary, dictionary, 64, Segmenters(*parts, **settings))
+    def codec(*parts: Any, markers: str | None = None) -> TextCodec:
+        return TextCodec(dictionary, dictionary, 64, Segmenters(parts, parts[::-1], markers))
 
     assert codec(markers="subword_nmt").decode(ids) == "bc b<unk>"
     last = dictionary.encode_line("c b@@", add_if_not_exist=False)
     assert codec(markers="subword_nmt").decode(last) == "c b"
-    assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
+    assert codec().decode(ids) == "b@@ c b@@ <unk>"
     both: Any = [
         SimpleNamespace(encode=f"{kind} {{}}".format, decode=f"{kind}({{}})".format)
         for kind in ("tok", "bpe")
     ]
     assert codec(*both).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
-    assert codec(*both, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
     encoded = codec(*both).encode(Line(1, "c"))
     assert dictionary.string(encoded) == "bpe tok c"
     bpe: Any = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
-    assert codec(bpe=bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
+    assert codec(bpe).decode(dictionary.encode_line("w0")) == "w0 b c"
     nothing: Any = SimpleNamespace(encode=lambda _: " ")
     assert codec(nothing).encode(Line(1, "x")) is None
 
@@ -92,7 +91,7 @@ def codec(tmp_path: Path) -> TextCodec:
     for piece in ("a", "b", "c", "ab", "abc", "ca", "bb"):
         dictionary.add_symbol(piece)
         dictionary.add_symbol(f"{piece}@@")
-    return TextCodec(dictionary, dictionary, 8, Segmenters(bpe=encoders.build_bpe(options)))
+    return TextCodec(dictionary, dictionary, 8, Segmenters([encoders.build_bpe(options)]))
 
 
 def test_the_first_unknown_symbol_is_named_once(
@@ -106,11 +105,10 @@ def test_the_first_unknown_symbol_is_named_once(
 
 def read_by_fairseq(codec: TextCodec, path: Path) -> list[list[int]]:
     """The source tokens of each line of a file, as ``fairseq-interactive`` reads it."""
-    assert codec.segmenters.bpe is not None
     lines = [line for part in buffered_read(str(path), 3) for line in part]
     task = SimpleNamespace(source_dictionary=codec.source)
     read = TranslationTask.get_interactive_tokens_and_lengths
-    tokens, _ = read(task, lines, codec.segmenters.bpe.encode)
+    tokens, _ = read(task, lines, codec.segment)
     return [ids.tolist() for ids in tokens]
 
 

@@ -19,13 +19,12 @@ from specdec_plugins.files.output import (
     write_json,
     write_whole,
 )
-from specdec_plugins.jobs.make_pair import stages, training
+from specdec_plugins.jobs.make_pair import stages, text, training
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
-from specdec_plugins.jobs.make_pair.text import worded_lines
 
 STAGES = (
     stages.check,
-    stages.segment,
+    text.segment,
     stages.distil,
     training.train,
     stages.export,
@@ -80,14 +79,14 @@ def rehearse(job: PairJob) -> Iterator[str]:
     """Try a job on its first lines; yield the minutes to expect, and the recipe."""
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"
-        read = islice(worded_lines(job.sources), TRIED_LINES)
+        read = islice(text.worded_lines(job.sources), TRIED_LINES)
         write_whole(few, (f"{line}\n".encode() for line in read))
         small = replace(job, out=few.parent / "out", sources=few, workers=None)
         small = replace(small, hours=None, updates=TRIED_UPDATES)
         done = make(small, "train")
         recipe = small.layout.recipe.read_text("utf-8")
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    lines, pace = sum(1 for _ in worded_lines(job.sources)), done["train"]["pace"]
+    lines, pace = sum(1 for _ in text.worded_lines(job.sources)), done["train"]["pace"]
     distilling = decoding * lines / sum(done["segment"]["lines"].values())
     updates = job.updates
     if updates is None:

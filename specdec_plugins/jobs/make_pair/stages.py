@@ -87,16 +87,6 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
 
-def segment(job: PairJob, done: Done) -> JsonObject:
-    """Segment the text, and hold out lines to measure on."""
-    layout = job.layout
-    facts = text.segment(job, load_translator(job.settings()).codec)
-    lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
-    write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
-    files = [layout.sources, layout.valid_text, layout.example]
-    return {**facts, "files": files}
-
-
 def distil(job: PairJob, done: Done) -> JsonObject:
     """Have the verifier translate the text greedily, and binarise the outputs to learn."""
     layout, shards = job.layout, job.layout.work / "shards"
@@ -108,17 +98,14 @@ def distil(job: PairJob, done: Done) -> JsonObject:
         job.run("translate_corpus", [*distil_flags(job), *files])
         os.replace(shards / layout.sources.name, layout.outputs)
     facts = text.collect(job, done["segment"]["lines"])
-    partial = layout.bin.with_name(f"{layout.bin.name}.part")
-    for old in (layout.bin, partial):
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(layout.bin, ignore_errors=True)
     source, target = job.languages
-    flags: list[object] = ["-s", source, "-t", target, "--destdir", partial]
+    flags: list[object] = ["-s", source, "-t", target, "--destdir", layout.bin]
     flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
     flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
     flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
     command = ["fairseq-preprocess", *flags, "--workers", cores()]
     watch(job, command, layout.work / "preprocess.log")
-    partial.rename(layout.bin)
     binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
 

@@ -14,8 +14,9 @@ from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, whole_file, write_whole
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.text import TextCodec
-from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
 """Limits of an output by its source: a longer one is no translation, and is left out."""
@@ -44,16 +45,19 @@ def check_enough(path: Path) -> None:
         raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
 
 
-def segment(job: PairJob, codec: TextCodec) -> JsonObject:
+def segment(job: PairJob, done: Done) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Returns the number of lines of each kind, and of lines that are too long.
+    Returns the files, the number of lines of each kind, and of lines that are too long.
     """
-    count, facts = sum(1 for _ in worded_lines(job.sources)), Counter[str]()
+    codec = load_translator(job.settings()).codec
+    layout, facts = job.layout, Counter[str]()
+    count = sum(1 for _ in worded_lines(job.sources))
     numbers = {*Random(1).sample(range(count), min(HELD_OUT, max(20, count // 20)))}
     drawn = [text for number, text in enumerate(worded_lines(job.sources)) if number in numbers]
     valid = [text for text in drawn if _tokens(codec, text)]
-    write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
+    for path, lines in ((layout.valid_text, valid), (layout.example, valid[:EXAMPLE])):
+        write_whole(path, (f"{text}\n".encode() for text in lines))
 
     def segmented() -> Iterator[bytes]:
         held_out = set(drawn)
@@ -66,7 +70,7 @@ def segment(job: PairJob, codec: TextCodec) -> JsonObject:
             if tokens:
                 yield f"{' '.join(tokens)}\n".encode()
 
-    write_whole(job.layout.sources, segmented())
+    write_whole(layout.sources, segmented())
     if facts["unknown"] > MAX_UNKNOWN * facts["tokens"]:
         raise InferenceError(
             f"SOURCES {job.sources}: of {facts['tokens']} tokens the dictionary lacks "
@@ -76,7 +80,8 @@ def segment(job: PairJob, codec: TextCodec) -> JsonObject:
     learned = facts["lines"] - len(valid)
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
-    return {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+    counts = {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
+    return {**counts, "files": [layout.sources, layout.valid_text, layout.example]}
 
 
 def _tokens(codec: TextCodec, text: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from conftest import make_dictionary
@@ -11,13 +13,13 @@ from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.text import (
     LIMITS,
     check_enough,
     collect,
     frequent_tokens,
-    segment,
 )
 
 
@@ -27,7 +29,9 @@ def write(path: Path, lines: list[str]) -> None:
 
 def segmented(job: PairJob) -> Any:
     words = make_dictionary()
-    return segment(job, TextCodec(words, words, longest=10))
+    translator = SimpleNamespace(codec=TextCodec(words, words, longest=10))
+    with patch.object(text, "load_translator", lambda _: translator):
+        return text.segment(job, {})
 
 
 def text_of(count: int) -> list[str]:

@@ -39,8 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    systems = [STOCK, AR, "tree"]
-    shown = f"to compare ({' '.join(systems)})"
+    systems, shown = [STOCK, AR, "tree"], f"to compare ({STOCK} {AR} tree)"
     add("--systems", nargs="+", metavar="SYSTEM", default=systems, help=shown)
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")

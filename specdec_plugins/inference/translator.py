@@ -216,5 +216,5 @@ class Translator:
             trace = SentenceTrace(item.line.text, text, best["trace"], tokens[:forced], sampled)
         score = float(best["score"]) if "score" in best else None
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
-        about = best.get("accepted", []), forced, len(tokens) > limit, trace
-        return Translation(text, tokens, score, *about)
+        accepted, limited = best.get("accepted", []), len(tokens) > limit
+        return Translation(text, tokens, score, accepted, forced, limited, trace)

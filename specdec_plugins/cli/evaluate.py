@@ -78,6 +78,7 @@ def main(argv: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
         with progress(args.no_progress_bar, unit="run") as bar:
+            bar.total = sum(len(turns) for _, turns in experiment.pending([]))
             bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
             runs = list(bar)
     about = experiment, runs, baseline, shlex.join([program(), *argv])

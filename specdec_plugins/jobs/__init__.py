@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Event, Thread
 from typing import Any
 
@@ -24,6 +25,8 @@ def progress(hidden: bool, text: str = "", **options: Any) -> Iterator[tqdm[Any]
     if not on_terminal:  # only redraw() prints
         options |= {"bar_format": options.get("bar_format", COUNTS) + "\n", "delay": 1e9}
     with tqdm(desc=text, disable=hidden, **options) as bar:
+        show = partial(bar.set_description_str, refresh=False)
+        bar.set_description_str = show
 
         def redraw() -> None:
             while not done.wait(1 if on_terminal else 30):

@@ -19,10 +19,7 @@ Shape = list[int | tuple[int, int, int]]
 
 class ExportedStep:
     """A step as a module with an input for each layer's keys and values, since to split them in the
-    graph would take as long as to attend.
-
-    A cached step has a result for each of those that it caches, which belongs in the same memory.
-    """
+    graph would take as long as to attend; a cached step's last results replace those it caches."""
 
     def __init__(self, step: Step) -> None:
         self._step = step

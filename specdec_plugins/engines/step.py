@@ -97,12 +97,14 @@ def _attention(
     """Return self-attention over ``past`` keys and values, to which it adds new ones."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        if places is None:
-            assert isinstance(past, Tensor)
+        keys, values = past
+        if places is not None:
+            new = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
+            keys, values = stored(keys, places, new[0]), stored(values, places, new[1])
+            if isinstance(past, list):
+                past[:] = keys, values
+        elif isinstance(past, Tensor):
             past[..., -query.size(1) :, :] = split_heads(key_value, heads)
-        else:
-            parts = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
-            past[0], past[1] = (stored(x, places, new) for x, new in zip(past, parts))
-        return attended(query, past[0], past[1], mask)
+        return attended(query, keys, values, mask)
 
     return attend

@@ -76,9 +76,8 @@ def main(argv: list[str]) -> None:
     add("--lines", metavar="N", type=int, default=20, help="only the first so many")
     args = parser.parse_args(argv)
     model = args.model.resolve()
-    captions = model.name == "multi30k.en-de"  # a pair that knows little else
-    examples = ROOT / "data" / ("captions.en" if captions else "example.en")
-    sources = read_text(str(examples), args.lines)
+    text = "captions.en" if model.name == "multi30k.en-de" else "example.en"  # it knows no more
+    sources = read_text(str(ROOT / "data" / text), args.lines)
     choose_threads()
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
     with progress(False, LOADING):

@@ -42,6 +42,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
+from specdec_plugins.files.command import Parser
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.backends import (
@@ -151,8 +152,7 @@ def exact(bench: Bench) -> None:
 @torch.no_grad()
 def steps(bench: Bench) -> None:
     """Time a step and the copy of its outcome to the host, and list its slowest kernels."""
-    activity = torch.profiler.ProfilerActivity
-    activities = [activity.CUDA if bench.cuda else activity.CPU]
+    activities = [getattr(torch.profiler.ProfilerActivity, bench.device.type.upper())]
     for precision in bench.args.precisions:
         models = bench.pair(precision)
         for rows, name in product(bench.args.batch, CONTROLLERS):
@@ -268,8 +268,7 @@ PARTS = {part.__name__: part for part in (exact, steps, timing, big)}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts; the exit status is 1 if one failed."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="folder of the results")
     add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing"])

@@ -40,19 +40,21 @@ venv_works() {
     "$py" -m pip --version >/dev/null 2>&1
 }
 
-# Says the first argument, and installs the others; pip warns of much that does not matter here.
-install() {
+# Says the first argument, and runs the others, with a clock; shows what they print if they fail.
+run() {
   say "$1"
   local output status=0 begin=$SECONDS
   while [ -t 2 ] && kill -0 $$ 2>/dev/null; do
     printf '\r  %d s' $((SECONDS - begin)) >&2
     sleep 1
   done &
-  output=$("$py" -m pip install -q "${@:2}" 2>&1 </dev/null) || status=1
+  output=$("${@:2}" 2>&1 </dev/null) || status=1
   { kill $! && wait $!; } 2>/dev/null || [ ! -t 2 ] || echo >&2
-  if [ "$status" = 1 ]; then printf '%s\n' "$output" >&2; fi
-  return "$status"
+  [ "$status" = 0 ] || { printf '%s\n' "$output" >&2; return 1; }
 }
+
+# Modules are compiled when they are first imported, which takes less time: most never are.
+install() { run "$1" "$py" -m pip install -q --no-compile "${@:2}"; }
 
 install_torch() {
   if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
@@ -98,6 +100,7 @@ if [ "$version" = 3.10 ]; then
   CFLAGS=-g0 CXXFLAGS=-g0 install "compiling fairseq, which takes minutes" fairseq==0.12.2
 fi
 install "installing specdec and what it needs" --no-build-isolation -e "$root[$extras]"
+run "trying it" "$py" -c "import specdec_plugins.inference"
 
 printf '%s\n%s\n' "$made_with" "$rank" >"$stamp"
 say "ready: $venv"

@@ -53,7 +53,7 @@ run() {
   [ "$status" = 0 ] || { printf '%s\n' "$output" >&2; return 1; }
 }
 
-# Modules are compiled when they are first imported, which takes less time: most never are.
+# Modules are compiled when they are imported, which takes less time: most never are.
 install() { run "$1" "$py" -m pip install -q --no-compile "${@:2}"; }
 
 install_torch() {
@@ -100,7 +100,7 @@ if [ "$version" = 3.10 ]; then
   CFLAGS=-g0 CXXFLAGS=-g0 install "compiling fairseq, which takes minutes" fairseq==0.12.2
 fi
 install "installing specdec and what it needs" --no-build-isolation -e "$root[$extras]"
-run "trying it" "$py" -c "import specdec_plugins.inference"
+run "trying it" env -u PYTHONDONTWRITEBYTECODE "$py" -c "import specdec_plugins.inference"
 
 printf '%s\n%s\n' "$made_with" "$rank" >"$stamp"
 say "ready: $venv"

@@ -87,7 +87,8 @@ def main(argv: Sequence[str]) -> int:
     values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
     flags = [(f"--{n.replace('_', '-')}", str(value)) for n, value in values.items() if value]
     words = shlex.join([str(args.verifier), *chain(*flags)])
-    trained = f"make-pair {words} {args.input_path or 'TEXT'} runs/pair --dry-run"
+    text = args.input_path
+    trained = f"make-pair {words} {text} runs/pair --dry-run" if text else "make-pair --help"
     put(f"In float64 all lines are stock fairseq's. Next:\n  specdec-translate {words}\n")
     put(f"  specdec-{f'tune {words}' if base.path else trained}\n")
     return 0

@@ -52,7 +52,7 @@ def test_a_multilingual_verifier_whose_dictionaries_are_elsewhere(
     for language in ("en", "de"):
         (tmp_path / f"dict.{language}.txt").rename(folder / f"dict.{language}.txt")
     assert check.main(f"{path} --dictionaries {folder} --lines 1 -s en -t de".split()) == 0
-    next_ = f" --dictionaries {folder} --source-lang en --target-lang de "
+    next_ = f" --dictionaries {folder} --source-lang en --target-lang de\n"
     assert next_ in capfd.readouterr().out
 
 

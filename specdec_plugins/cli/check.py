@@ -89,7 +89,9 @@ def main(argv: Sequence[str]) -> int:
     words = shlex.join([str(args.verifier), *chain(*flags)])
     text = args.input_path
     trained = f"make-pair {words} {text} runs/pair --dry-run" if text else "make-pair --help"
-    put(f"In float64 all lines are stock fairseq's. Next:\n  specdec-translate {words}\n")
+    exact = not args.systems or any("float64" in name for name in args.systems)
+    proven = "In float64 all lines are stock fairseq's. " if exact else ""
+    put(f"{proven}Next:\n  specdec-translate {words}\n")
     put(f"  specdec-{f'tune {words}' if base.path else trained}\n")
     return 0
 

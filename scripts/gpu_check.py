@@ -82,9 +82,8 @@ class Bench:
 
     def note(self, part: str, **values: Any) -> None:
         """Write a result at once, and show it."""
-        line = json.dumps({"part": part, **values})
         for file in (self._file, sys.stdout):
-            print(line, file=file, flush=True)
+            print(json.dumps({"part": part, **values}), file=file, flush=True)
 
     def pair(self, precision: str, *models: Any) -> tuple[Any, Any, Any]:
         """Return the verifier, its drafter, and the verifier once more for fairseq."""

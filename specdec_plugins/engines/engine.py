@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def whole_cache(self) -> bool:
-        """True if a cached step gets the whole cache, the places of new tokens and always a mask,
+        """True if a cached step gets the whole cache, the indices of new tokens and always a mask,
         and inputs may be the same tensors filled anew; else it gets the cached positions with room
         behind them."""
         ...

@@ -119,10 +119,10 @@ def example_inputs(
         return step.example()
     layer, count, width = step.layers[0], len(step.layers), others + 2
     past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
-    places = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
-    places = places[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
+    indices = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
+    indices = indices[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
     mask = torch.zeros(rows, 1, tokens, width)
-    return (past, places, mask, *step.example(rows, tokens, others))
+    return (past, indices, mask, *step.example(rows, tokens, others))
 
 
 class _Split(nn.Module):

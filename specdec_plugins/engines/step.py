@@ -74,7 +74,7 @@ class CachedStep(Step):
     def forward(
         self,
         past: Tensor | list[list[Tensor]],
-        places: Tensor | None,
+        indices: Tensor | None,
         mask: Tensor | None,
         *inputs: Tensor | None,
     ) -> Results:
@@ -82,25 +82,25 @@ class CachedStep(Step):
         Args:
             past: ``(layers, 2, rows, heads, width, dim)`` cached keys and values with room for new
                 ones; or those of each layer, which are replaced.
-            places: ``(rows, slots, heads, 3)`` row, head and position of each new token; None: the
+            indices: ``(rows, slots, heads, 3)`` row, head and position of each new token; None: the
                 last positions.
             mask: ``(rows, 1, slots, width)``, added to the scores of self-attention.
             inputs: those of :meth:`run`.
         """
         layers = zip(self.layers, past)
-        return self.run([_attention(x.heads, pair, places, mask) for x, pair in layers], *inputs)
+        return self.run([_attention(x.heads, pair, indices, mask) for x, pair in layers], *inputs)
 
 
 def _attention(
-    heads: int, past: Tensor | list[Tensor], places: Tensor | None, mask: Tensor | None
+    heads: int, past: Tensor | list[Tensor], indices: Tensor | None, mask: Tensor | None
 ) -> Attend:
     """Return self-attention over ``past`` keys and values, to which it adds new ones."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         keys, values = past
-        if places is not None:
+        if indices is not None:
             new = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
-            keys, values = stored(keys, places, new[0]), stored(values, places, new[1])
+            keys, values = stored(keys, indices, new[0]), stored(values, indices, new[1])
             if isinstance(past, list):
                 past[:] = keys, values
         elif isinstance(past, Tensor):

@@ -51,9 +51,9 @@ class Segmenters(NamedTuple):
     """fairseq's tokenizer and BPE, as far as a text needs them."""
 
     cut: Sequence[Segmenter] = ()
-    """Those that cut a source, in their order."""
+    """Segmenters of a source, in their order."""
     join: Sequence[Segmenter] = ()
-    """Those that join an output."""
+    """Segmenters that join an output."""
     markers: str | None = None
     """fairseq's post-processing of an output, before it is joined."""
 

@@ -83,17 +83,17 @@ def _exported(heads: int, *inputs: Tensor | None) -> Tensor:
     return y
 
 
-def stored(past: Tensor, places: Tensor, new: Tensor) -> Tensor:
+def stored(past: Tensor, indices: Tensor, new: Tensor) -> Tensor:
     """Write ``new`` keys or values ``(batch, slots, channels)`` to ``past`` ``(batch, heads, width,
     dim)``; return what to read instead.
 
-    ``places``: ``(batch, slots, heads, 3)``.
+    ``indices``: ``(batch, slots, heads, 3)``.
     """
     if torch.onnx.is_in_onnx_export():
         heads = int(past.size(1))
-        y: Tensor = _Stored.apply(heads, past, places, new)  # type: ignore[no-untyped-call]
+        y: Tensor = _Stored.apply(heads, past, indices, new)  # type: ignore[no-untyped-call]
         return y
-    past[places.unbind(-1)] = new.view(*places.shape[:-1], -1)
+    past[indices.unbind(-1)] = new.view(*indices.shape[:-1], -1)
     return past
 
 
@@ -105,7 +105,7 @@ class _Stored(torch.autograd.Function):
         return past.clone()  # Exporting needs the shape alone.
 
     @staticmethod
-    def symbolic(graph: Any, heads: int, past: Any, places: Any, new: Any) -> object:
+    def symbolic(graph: Any, heads: int, past: Any, indices: Any, new: Any) -> object:
         shape = graph.op("Constant", value_t=torch.tensor([0, 0, heads, -1]))
         new = graph.op("Reshape", new, shape)
-        return graph.op("ScatterND", past, places, new).setType(past.type())
+        return graph.op("ScatterND", past, indices, new).setType(past.type())

@@ -45,7 +45,7 @@ class KVCache:
         self._whole, self._empty = whole, partial(empty_cache, layers)
         # An engine keeps its binding to memory that it has met.
         self._reused = lru_cache(maxsize=16)(self._empty)
-        self._places = lru_cache(maxsize=8)(partial(_places, layers[0].heads))
+        self._scatter_indices = lru_cache(maxsize=8)(partial(_scatter_indices, layers[0].heads))
         self.rows = 0
         """The number of rows in use; there may be room for more."""
 
@@ -75,15 +75,15 @@ class KVCache:
                 the rest.
             rows: run over these only; None: all.
         """
-        tokens, places = inputs[1], None
+        tokens, indices = inputs[1], None
         assert isinstance(tokens, Tensor)
         end = longest + tokens.size(1)
         past = self._past if self._whole else self._past[..., :end, :]
         past = past if rows is None else past[:, :, rows]
         if self._whole:
-            places = self._places(*tokens.shape)
-            places.numpy()[..., 2] = np.arange(longest, end)[:, None]
-        results = step(past, places, *inputs)
+            indices = self._scatter_indices(*tokens.shape)
+            indices.numpy()[..., 2] = np.arange(longest, end)[:, None]
+        results = step(past, indices, *inputs)
         # The step wrote into the cache, or into a copy of its rows.
         self._new = past[..., longest:end, :]
         self._first = longest if rows is None else None
@@ -158,11 +158,11 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int
                             ]
 
 
-def _places(heads: int, rows: int, slots: int) -> Tensor:
+def _scatter_indices(heads: int, rows: int, slots: int) -> Tensor:
     """Return ``(rows, slots, heads, 3)`` rows and heads, and room for positions."""
-    places = torch.empty(rows, slots, heads, 3, dtype=torch.long)
-    places[..., 0], places[..., 1] = torch.arange(rows)[:, None, None], torch.arange(heads)
-    return places
+    indices = torch.empty(rows, slots, heads, 3, dtype=torch.long)
+    indices[..., 0], indices[..., 1] = torch.arange(rows)[:, None, None], torch.arange(heads)
+    return indices
 
 
 def fill_mask(mask: Tensor, cached: Ints, among: Bools, first: int) -> None:

@@ -32,12 +32,12 @@ def states(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
 def step_of(new: Tensor) -> Any:
     """A step that writes such new keys and values, and returns what it was handed before."""
 
-    def step(past: Tensor, places: Tensor | None, mask: None, tokens: Tensor) -> tuple[Tensor]:
+    def step(past: Tensor, indices: Tensor | None, mask: None, tokens: Tensor) -> tuple[Tensor]:
         before = past.clone()
-        if places is None:
+        if indices is None:
             past[..., -tokens.size(1) :, :] = new
         else:
-            rows, heads, positions = places.unbind(-1)
+            rows, heads, positions = indices.unbind(-1)
             past[:, :, rows, heads, positions] = new.permute(0, 1, 2, 4, 3, 5)
         return (before,)
 

@@ -26,8 +26,7 @@ def register() -> None:
 
         register_safe_globals()
         read_codes_as_utf8()
-        # fairseq would find tasks and models itself under --user-dir, but not criterions, and
-        # nothing at all otherwise. What is imported here already, it will not run a second time.
+        # fairseq itself finds no criterions. What is imported here, it does not run again.
         for room in ("criterions", "models", "tasks"):
             for module in pkgutil.iter_modules([f"{__path__[0]}/{room}"]):
                 importlib.import_module(f"{__name__}.{room}.{module.name}")

@@ -228,10 +228,9 @@ class SpeculativeGenerator:
         states: Tensor,
     ) -> StepResult:
         """Append what was accepted: tokens, scores, keys and values, states for the drafter."""
-        new = max(accepted.committed)
         self._verifier.cache.write(accepted.sources, batch.lengths, accepted.committed)
         reads = self._drafter is not None and self._drafter.reads_features
-        scores = verification.of(accepted.tokens[:, :new], accepted.sources[:, :new])
+        scores = verification.of(accepted.tokens, accepted.sources)
         return batch.commit(draft, accepted, scores, states if reads else None)
 
     @property

@@ -173,11 +173,12 @@ class _Input:
             self._last, self._memory = None, ()
             entries = x.flatten(0, 1) if len(self._names) > 1 else [x]
             self._parts = [entry.contiguous() for entry in entries]
+            *kind, _ = _described(self._parts[0])
             for name, part in zip(self._names, self._parts, strict=True):
                 if name is not None:
-                    self._binding.bind_input(name, *_described(part))
+                    self._binding.bind_input(name, *kind, part.data_ptr())
             for name, part in zip(self.results, self._parts):
-                self._binding.bind_output(name, *_described(part))
+                self._binding.bind_output(name, *kind, part.data_ptr())
             if self._parts[0].data_ptr() != x.data_ptr():
                 return  # They are copies.
         self._last, self._memory = x, memory

@@ -80,25 +80,35 @@ class ResidentBatch(Rows):
         """Sentences that were read and have not begun, and their rows of the step that read."""
         self._indices, self._sources = list[int](), list[int]()
         """The row of each sentence, and its source length."""
+        self._launched = False
         width, source = self._sizes.positions(2 * kind.slots), self._sizes.sources(max(lengths))
         self._use(Shape(self._sizes.rows(rows), width, source))
         self._fill(list(range(self._shape.rows)))
 
     def step(self) -> tuple[StepResult, None]:
         """Make a step, which nobody judges."""
-        self._fit()
-        if self._kind.nodes:
-            self._step.grow()
-        self._step.run()
+        if not self._launched:
+            self._fit()
+            self._launch()
         committed = self._step.outcome.read()
-        self._loop.row_steps += self._shape.rows
         rows, slots = len(self.rows), self._kind.slots - 1
         names = "committed", "accepted", "tokens", "sources", "scores"
         index = np.array(self._indices)
         counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
+        # A device makes the next step while the host deals with this one, if nothing ends with it.
+        fits = max(self.lengths) + 3 * self._kind.slots <= self._shape.width
+        self._launched = fits and not (tokens == self._eos).any()
+        if self._launched:
+            self._launch()
         verified, path = [slots] * rows, (torch.from_numpy(tokens), torch.from_numpy(sources))
         accepted = Accepted(*path, counts[:, 0].tolist(), good[:, 0].tolist(), verified)
         return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows), None
+
+    def _launch(self) -> None:
+        if self._kind.nodes:
+            self._step.grow()
+        self._step.run()
+        self._loop.row_steps += self._shape.rows
 
     def keep(self, rows: list[int]) -> None:
         """Go on with ``rows``, and begin with others in place of the rest."""

@@ -22,9 +22,12 @@ from specdec_plugins.decoding.acceptance import (
     SamplingRule,
     StrictRule,
 )
+from specdec_plugins.decoding.batch import Rows
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.engines.cuda_graphs import Replay
+from specdec_plugins.decoding.resident.loop import ResidentBatch
+from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.engines.cuda_graphs import Buckets, Replay
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 
@@ -172,6 +175,35 @@ def test_sampling_draws_the_same_numbers(controller: str, record: Engine) -> Non
         )
     assert outputs[0] == outputs[1]
     assert len({len(tokens) for tokens in outputs[0]}) > 1
+
+
+@pytest.mark.parametrize("controller", ["none", "constant", "tree"])
+def test_a_device_has_its_next_step_before_the_host_deals_with_the_last_one(
+    controller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for steps in which a sentence ends; none is made in vain."""
+    events: list[str] = []
+
+    def record(part: Replay) -> Replay:
+        def run() -> None:
+            events.append(part.__name__)
+            part()
+
+        return run
+
+    def append(self: Rows, *arguments: Any) -> StepResult:
+        result = Rows.append(self, *arguments)
+        events.append("ended" if any(result.finished) else "dealt with")
+        return result
+
+    monkeypatch.setattr(ResidentBatch, "append", append)
+    engine = recorded(record, buckets=Buckets())
+    made = make(engine, "causal, all shared", controller, StrictRule(), min_len=12, max_len_b=20)
+    made.generate([], make_batch([4, 5]))
+    events = [event for event in events if event != "_read"]
+    assert "_step, _step, dealt with" in ", ".join(events)
+    for end in (i for i, event in enumerate(events, 1) if event == "ended"):
+        assert events[:end].count("_step") == end / 2
 
 
 @pytest.mark.parametrize("why", ["reads whole prefixes", "decides anew", "--trace"])

@@ -15,8 +15,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+#: Linux's names of instructions that kernels are chosen by; of each group the first counts.
 ABILITIES = (("amx_tile",), ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"), ("avx512_bf16",))
-"""Linux's names of instructions that kernels are chosen by; of each group the first counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
 PARENT = str(Path(__file__).parents[1])
 

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 AGAIN = "copy or download it again"
 SAVED = "give a checkpoint that fairseq-train has saved"
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
+#: The beginning of torch's archives; files without it are pickles of torch before 1.6.
 ZIP_MAGIC = b"PK\x03\x04"
-"""The beginning of torch's archives; files without it are pickles of torch before 1.6."""
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

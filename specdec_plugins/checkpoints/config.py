@@ -48,13 +48,14 @@ LEFT_OUT = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from", "de
 # Saved for every Transformer, whatever the architecture's name.
 SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 ALWAYS_SAVED = [f"{s}_{name}" for s in ("encoder", "decoder") for name in (*SIZES, "learned_pos")]
+#: Names of unknown options that may change the network.
 NETWORK = re.compile(
     "encoder|decoder|layer|head|attn|attention|norm|embed|posit|rope|rotary|alibi|relative|rel_pos"
     "|recurrent|ffn|glu|activation|expert|moe|adapter|softmax|residual"
 )
-"""Names of unknown options that may change the network."""
 # Integers that fairseq saves as text.
 SAVED_AS_TEXT = ("decoder_input_dim", "decoder_output_dim")
+#: Options that fairseq would evaluate or import, or by which the network differs.
 REFUSED = {
     "adaptive_softmax_cutoff": "an adaptive softmax",
     "encoder_xformers_att_config": "attention of xFormers",
@@ -63,15 +64,14 @@ REFUSED = {
     "merge_src_tgt_embed": "a table of both dictionaries, joined while the model is built,",
     "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
-"""Options that fairseq would evaluate or import, or by which the network differs."""
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 
 TEXT = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A(?s:(?!.*\$\{)[^\0]*)\Z")]
+#: Layers to keep, the only list that is supported.
 LAYER_NUMBERS = Annotated[str, msgspec.Meta(pattern=r"\A(\d{1,4}(,\d{1,4}){0,999})?\Z")]
-"""Layers to keep, the only list that is supported."""
+#: The largest integers by the end of their fields' names.
 LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 1024}
 LIMITS |= {"min_params_to_wrap": 1 << 62, "": 1 << 20}
-"""The largest integers by the end of their fields' names."""
 
 
 def saved_model(config: object, as_transformer: bool = False) -> Namespace:

@@ -32,10 +32,10 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
+#: Settings that are paths of the machine that trained; no model needs them.
 PATHS = ("data", "AR_path", "acceptance_head", "drafter")
-"""Settings that are paths of the machine that trained; no model needs them."""
+#: Share of a text's tokens; of a text that is not segmented a quarter or more are unknown.
 MAX_UNKNOWN = 0.02
-"""Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
 
 
 @dataclass(frozen=True)

@@ -41,25 +41,25 @@ from specdec_plugins.host.checkpoints import BUILDING, REDUNDANT, use_plain_enco
 from specdec_plugins.models.drafter import Drafter
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
+#: The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
+#: model loads with a wrong one of the right size, and translates into nonsense.
 KEY = "dictionaries"
-"""The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
-model loads with a wrong one of the right size, and translates into nonsense."""
 SIDES = ("source", "target")
 
 
 class State(TypedDict):
     """A checkpoint that has been checked."""
 
+    #: Weights by name, all finite.
     model: dict[str, torch.Tensor]
-    """Weights by name, all finite."""
+    #: Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` return them.
     cfg: dict[str, Namespace]
-    """Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` return them."""
+    #: The languages of a multilingual model.
     multilingual: Multilingual | None
-    """The languages of a multilingual model."""
     num_updates: int
     task_state: Mapping[str, object]
+    #: Unchecked.
     extra_state: dict[str, object]
-    """Unchecked."""
 
 
 def load_state(path: Location, as_transformer: bool = False) -> State:

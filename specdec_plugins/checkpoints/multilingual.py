@@ -30,28 +30,28 @@ from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import JsonObject
 
 TASK = "translation_multi_simple_epoch"
+#: The key of the languages in the ``task_state`` of the plugin's checkpoints.
 KEY = "multilingual"
-"""The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1 << 17)]
 Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
+#: The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
+#: used in its training only.
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
-"""The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
-used in its training only."""
 
 
 @dataclass(frozen=True)
 class LanguageTokens:
     """The language tokens of a direction; a model of two languages has none."""
 
+    #: The token of sources, in the source dictionary.
     source: int | None = None
-    """The token of sources, in the source dictionary."""
+    #: The token with which targets begin.
     target: int | None = None
-    """The token with which targets begin."""
+    #: True if the tokens replace the EOS that ends a source and begins a target; otherwise they
+    #: come before the source, and after the EOS of the target.
     replace_eos: bool = False
-    """True if the tokens replace the EOS that ends a source and begins a target; otherwise they
-    come before the source, and after the EOS of the target."""
 
     @property
     def before_source(self) -> int:
@@ -79,21 +79,21 @@ class LanguageTokens:
 class Multilingual(msgspec.Struct, frozen=True):
     """The languages of a checkpoint: fairseq's options, safely typed."""
 
+    #: The languages in the order of their tokens.
     langs: Names
-    """The languages in the order of their tokens."""
+    #: The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none.
     source_spec: Spec = None
-    """The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none."""
     target_spec: Spec = None
+    #: The spelling of tokens.
     lang_tok_style: LangTokStyle = LangTokStyle.multilingual
-    """The spelling of tokens."""
+    #: The kinds of tokens of each language.
     langtoks_specs: Names = (LangTokSpec.main.value,)
-    """The kinds of tokens of each language."""
+    #: See :class:`LanguageTokens`.
     lang_tok_replacing_bos_eos: bool = False
-    """See :class:`LanguageTokens`."""
+    #: True if dictionaries have NLLB's tags.
     add_data_source_prefix_tags: bool = False
-    """True if dictionaries have NLLB's tags."""
+    #: True if dictionaries have a token for denoising.
     has_mask: bool = False
-    """True if dictionaries have a token for denoising."""
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:

@@ -28,9 +28,9 @@ from specdec_plugins.models.drafter import Drafter
 logger = logging.getLogger(__name__)
 
 STRUCTURE = ("encoder_attention_heads", "encoder_normalize_before")
+#: Settings by which encoders with weights of the same shapes compute something else. The published
+#: drafter was started from verifiers that differ in details.
 DETAILS = ("activation_fn", "no_scale_embedding", "no_token_positional_embeddings")
-"""Settings by which encoders with weights of the same shapes compute something else. The published
-drafter was started from verifiers that differ in details."""
 
 Model = TypeVar("Model", bound=BaseFairseqModel)
 

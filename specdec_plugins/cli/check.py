@@ -35,10 +35,10 @@ from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.machine import processor_name
 
+#: Random words may have outputs that end only here.
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
-"""Random words may have outputs that end only here."""
+#: Lines that are made where there is no text.
 MADE = 20
-"""Lines that are made where there is no text."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -25,8 +25,8 @@ from specdec_plugins.tasks.recipes import flag, known, with_recipe
 
 TASK = "translation_specdec"
 UNFIT = "Cannot load model parameters from checkpoint "
+#: The folder as it was imported: by another of its names fairseq would import it once more.
 PACKAGE = Path(specdec_plugins.__path__[0])
-"""The folder as it was imported: by another of its names fairseq would import it once more."""
 
 
 @command(logs=False)

@@ -36,8 +36,8 @@ from specdec_plugins.jobs import progress
 from specdec_plugins.machine import choose_threads, processor_name
 
 SHOWN = ("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet", "batch")
+#: The library of each extra that adds ways to decode.
 EXTRAS = {"int8": "onnxruntime", "ctranslate2": "ctranslate2"}
-"""The library of each extra that adds ways to decode."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

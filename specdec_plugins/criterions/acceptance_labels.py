@@ -27,19 +27,19 @@ from specdec_plugins.models.drafter import Drafter
 class LabelledBlocks:
     """Drafted blocks and what became of them, ``(batch, blocks, …)``."""
 
+    #: ``(batch, blocks)`` prefix lengths, the longest first.
     cuts: Tensor
-    """``(batch, blocks)`` prefix lengths, the longest first."""
+    #: ``(batch, blocks, slots, channels)`` the drafter's last states.
     states: Tensor
-    """``(batch, blocks, slots, channels)`` the drafter's last states."""
+    #: ``(batch, blocks, slots)`` the drafter's probability of each token that it chose.
     confidences: Tensor
-    """``(batch, blocks, slots)`` the drafter's probability of each token that it chose."""
+    #: ``(batch, blocks, slots)`` those tokens.
     draft: Tensor
-    """``(batch, blocks, slots)`` those tokens."""
+    #: ``(batch, blocks)`` the number of them that would be committed; none after an EOS.
     accepted: Tensor
-    """``(batch, blocks)`` the number of them that would be committed; none after an EOS."""
+    #: ``(batch, blocks, slots)`` the probability that a token is accepted if all before it are:
+    #: min(1, p / q) for drawn tokens; else 1 or 0, and 0 after the first rejection.
     chances: Tensor
-    """``(batch, blocks, slots)`` the probability that a token is accepted if all before it are:
-    min(1, p / q) for drawn tokens; else 1 or 0, and 0 after the first rejection."""
     eos: int
 
     @property

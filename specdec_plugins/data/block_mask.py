@@ -18,8 +18,8 @@ GOLDEN_RATIO = 0.6180339887498949
 # SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), as signed integers, which torch's wrap.
 GAMMA = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+#: What a sentence's seed is used for: a stream of numbers each.
 CUTS, GLANCING, HIDING = range(3)
-"""What a sentence's seed is used for: a stream of numbers each."""
 
 
 def sample_cuts(lengths: Tensor, uniforms: Tensor) -> Tensor:
@@ -87,14 +87,14 @@ def fixed_uniforms(ids: Tensor, blocks: int) -> Tensor:
 class Blocks:
     """The masked blocks of a batch; every tensor is ``(batch, blocks, slots)``."""
 
+    #: ``(batch, blocks)`` prefix lengths.
     cuts: Tensor
-    """``(batch, blocks)`` prefix lengths."""
+    #: The target position that each slot stands for.
     positions: Tensor
-    """The target position that each slot stands for."""
+    #: The target token of each slot, pad where there is none.
     gold: Tensor
-    """The target token of each slot, pad where there is none."""
+    #: True where the target has a token.
     scored: Tensor
-    """True where the target has a token."""
 
     @classmethod
     def cut(cls, target: Tensor, cuts: Tensor, block_size: int, pad: int) -> Blocks:

@@ -27,17 +27,17 @@ class Rows:
     def __init__(self, max_lengths: list[int], eos: int) -> None:
         """``max_lengths``: the largest number of tokens of each row before EOS."""
         self._eos = eos
+        #: The index of each row in the batch as it began.
         self.rows = list(range(len(max_lengths)))
-        """The index of each row in the batch as it began."""
         self.max_lengths = max_lengths
+        #: Committed tokens, forced ones included.
         self.tokens: list[list[int]] = [[] for _ in self.rows]
-        """Committed tokens, forced ones included."""
+        #: Their log-probabilities.
         self.scores: list[list[float]] = [[] for _ in self.rows]
-        """Their log-probabilities."""
+        #: The number of them.
         self.lengths = [0] * len(self.rows)
-        """The number of them."""
+        #: The last of them, or the token before the first one: EOS by default.
         self.last = [eos] * len(self.rows)
-        """The last of them, or the token before the first one: EOS by default."""
 
     @property
     def room(self) -> list[int]:
@@ -170,23 +170,22 @@ class Batch(Rows):
             self.last = net_input[BEGINS].tolist()
         self.net_input, self.device = net_input, tokens.device
         self.encoder_out: EncoderOut | None = None
+        #: ``(rows, n)`` forced tokens, :attr:`forced` of each row, then padding.
         self.prefix = tokens[:, : max(self.forced)]
-        """``(rows, n)`` forced tokens, :attr:`forced` of each row, then padding."""
-        # A row's last step may start at its maximum length and write a whole draft after it.
+        #: Tokens that a row has room for: its last step may begin at its maximum length and write a
+        #: whole draft.
         self.capacity = max(self.max_lengths) + 2 * (longest_draft + 1)
-        """Tokens that a row has room for."""
+        #: Positions before this one are in some row's prefix: fairseq has no minimum length there.
         self.free_from = tokens.size(1)
-        """Positions before this one are in some row's prefix: fairseq has no minimum length there.
-        """
+        #: ``(rows, capacity, channels)`` the verifier's states for the committed tokens, from index
+        #: 0, for a drafter that reads them; None before the first step.
         self.features: Tensor | None = None
-        """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
-        index 0, for a drafter that reads them; None before the first step."""
+        #: Tokens committed since the last pass of a causal drafter, which has not cached them.
         self.uncached = [0] * len(self.rows)
-        """Tokens committed since the last pass of a causal drafter, which has not cached them."""
+        #: Draft lengths of the next step.
         self.draft_lengths = [0] * len(self.rows)
-        """Draft lengths of the next step."""
+        #: Called to go on with some rows, none of which has more tokens than the second value.
         self.keepers: tuple[Callable[[list[int], int], None], ...] = ()
-        """Called to go on with some rows, none of which has more tokens than the second value."""
         self._on_device: Tensor | None = None
 
     @property
@@ -235,22 +234,22 @@ class Batch(Rows):
 class Prefixes:
     """The prefixes that blocks are to follow, one for each row."""
 
+    #: The prefixes of all rows of the batch; there may be other tokens after them.
     tokens: Sequence[Sequence[int]]
-    """The prefixes of all rows of the batch; there may be other tokens after them."""
+    #: The number of last tokens of each prefix that the drafter has not cached; all of them if it
+    #: is bidirectional.
     new: list[int]
-    """The number of last tokens of each prefix that the drafter has not cached; all of them if it
-    is bidirectional."""
+    #: Prefix lengths.
     lengths: list[int]
-    """Prefix lengths."""
+    #: The token before each block.
     last: Sequence[int]
-    """The token before each block."""
+    #: ``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
+    #: drafters that read them.
     features: Tensor | None
-    """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
-    drafters that read them."""
+    #: Slots of each row's block, at least 1; None: all.
     slots: list[int] | None = None
-    """Slots of each row's block, at least 1; None: all."""
+    #: The rows of the batch; None: all.
     rows: list[int] | None = None
-    """The rows of the batch; None: all."""
 
     @property
     def cached(self) -> list[int]:

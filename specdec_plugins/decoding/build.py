@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Nodes of the recommended trees on a GPU.
 GPU_NODES = 32
-"""Nodes of the recommended trees on a GPU."""
+#: Source tokens of the made-up sentences with which each size is recorded.
 RECORDED = (32, 64, 128)
-"""Source tokens of the made-up sentences with which each size is recorded."""
 
 
 def recommended(

@@ -45,10 +45,10 @@ class Drafting:
 class DraftSource:
     """Drafts without a trained drafter."""
 
+    #: Returns the drafting of a batch; True: its drafts are for sampling.
     drafting: Callable[[Batch, bool], Drafting]
-    """Returns the drafting of a batch; True: its drafts are for sampling."""
+    #: Runs the model that proposes them, if one does.
     engine: Engine | None = None
-    """Runs the model that proposes them, if one does."""
 
 
 class ChainDrafting(Drafting):
@@ -126,11 +126,11 @@ class TreeDrafting(ChainDrafting):
         super().__init__(drafter, batch)
         self._controller = controller
         self._slots = min(controller.block_size, controller.max_length)
+        #: None where nothing is left of any row's.
         self._lattice: HostLattice | None = None
-        """None where nothing is left of any row's."""
+        #: Each row's first slot to fill, the candidate chosen in the slot before it, and the number
+        #: of slots.
         self._positions = np.empty((3, 0), np.int64)
-        """Each row's first slot to fill, the candidate chosen in the slot before it, and the number
-        of slots."""
 
     def draft(self, batch: Batch) -> Draft:
         nodes = max(batch.draft_lengths)

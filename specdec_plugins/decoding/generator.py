@@ -63,8 +63,8 @@ class SpeculativeGenerator:
     ) -> None:
         """``drafts``: None for none; ``engine`` runs the verifier's steps, by default PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        """Tokens that fairseq's commands do not print."""
         self.limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
@@ -79,14 +79,14 @@ class SpeculativeGenerator:
         self.engines = Engines(engine, engine if drafter is None else drafter.engine or engine)
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         verifier.eval()
+        #: The largest number of target tokens, EOS included, that the verifier takes.
         self.positions = int(verifier.max_decoder_positions())
-        """The largest number of target tokens, EOS included, that the verifier takes."""
         layers = () if self.drafter is None else self.drafter.feature_layers
         self._verifier = CachedVerifier(verifier, self.pad, engine, layers)
         self._scoring = Scoring.of(self.rule, self.limits)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
+        #: Sentences that are decoded at once, if the generator :attr:`refills`; None: all.
         self.rows: int | None = None
-        """Sentences that are decoded at once, if the generator :attr:`refills`; None: all."""
         self._resident: ResidentLoop | None = None
         if isinstance(engine, CudaGraphsEngine):
             models = self._verifier, self._drafter, self._scoring, self._bans

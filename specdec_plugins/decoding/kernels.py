@@ -24,8 +24,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+#: Numbers in the precision of a model.
 Floating = NDArray[np.floating[Any]]
-"""Numbers in the precision of a model."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 

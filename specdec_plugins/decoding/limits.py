@@ -20,6 +20,7 @@ from specdec_plugins.decoding.options import FINITE, check_options, option, opti
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
 
+#: fairseq's options that change output and are not honoured: name, flag, value for nothing.
 REFUSED = (
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
     ("match_source_len", "--match-source-len", False),
@@ -32,11 +33,10 @@ REFUSED = (
     ("print_alignment", "--print-alignment", None),
     ("replace_unk", "--replace-unk", None),
 )
-"""fairseq's options that change output and are not honoured: name, flag, value for nothing."""
+#: The largest whole number of an option: more is not for Python's iterators, or C's.
 LARGEST = 2**31 - 1
-"""The largest whole number of an option: more is not for Python's iterators, or C's."""
+#: The lowest temperature: below, scores that are divided by it may overflow.
 COLDEST = 1e-6
-"""The lowest temperature: below, scores that are divided by it may overflow."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 
 from specdec_plugins.engines.choice import COMPILED, ENGINES, PRECISIONS
 
+#: The largest number.
 FINITE = sys.float_info.max
-"""The largest number."""
 
 
 def option(

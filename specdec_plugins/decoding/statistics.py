@@ -12,14 +12,14 @@ import torch
 from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 from specdec_plugins.files.errors import counted
 
+#: Parts of a run's time; the rest is reported as "other".
 PHASES = ("encode", "draft", "control", "verify")
-"""Parts of a run's time; the rest is reported as "other"."""
 COUNTS = (
     *("committed_tokens", "steps", "drafted_tokens", "verified_tokens", "accepted_tokens"),
     *("verifier_calls", "drafter_calls"),
 )
+#: Derived from the counts.
 RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
-"""Derived from the counts."""
 
 
 class Stopwatch:
@@ -49,25 +49,25 @@ class DecodingStatistics(Observer):
     """
 
     sentences: int = 0
+    #: Accepted tokens and bonus tokens, EOS included; not forced ones.
     committed_tokens: int = 0
-    """Accepted tokens and bonus tokens, EOS included; not forced ones."""
+    #: Tokens of target prefixes.
     forced_tokens: int = 0
-    """Tokens of target prefixes."""
     steps: int = 0
+    #: The sum of draft lengths, those of reused trees included.
     drafted_tokens: int = 0
-    """The sum of draft lengths, those of reused trees included."""
+    #: The sum of verify lengths.
     verified_tokens: int = 0
-    """The sum of verify lengths."""
+    #: Drafted tokens that were committed; not an EOS that the length limit forces.
     accepted_tokens: int = 0
-    """Drafted tokens that were committed; not an EOS that the length limit forces."""
+    #: Verifier passes, the pass over forced tokens included.
     verifier_calls: int = 0
-    """Verifier passes, the pass over forced tokens included."""
+    #: Drafter passes: steps that draft nothing or reuse a tree have none.
     drafter_calls: int = 0
-    """Drafter passes: steps that draft nothing or reuse a tree have none."""
+    #: The number of steps that committed 0, 1, 2, … drafted tokens.
     acceptance_histogram: list[int] = field(default_factory=list)
-    """The number of steps that committed 0, 1, 2, … drafted tokens."""
+    #: Seconds from the start of a sentence's batch until the sentence was finished.
     latencies: list[float] = field(default_factory=list)
-    """Seconds from the start of a sentence's batch until the sentence was finished."""
     total_seconds: float = 0.0
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 class StepResult(Accepted):
     """A step's committed tokens and counts, a value for each row that took part in it."""
 
+    #: The index of each row in the batch as it began.
     rows: list[int]
-    """The index of each row in the batch as it began."""
+    #: Draft lengths: slots, or nodes of a tree.
     drafted: list[int]
-    """Draft lengths: slots, or nodes of a tree."""
+    #: True if the drafter ran, False if it did not or an earlier draft was reused.
     called: list[bool]
-    """True if the drafter ran, False if it did not or an earlier draft was reused."""
+    #: All committed tokens, those of earlier steps included.
     lengths: list[int]
-    """All committed tokens, those of earlier steps included."""
+    #: The last committed token.
     last: list[int]
-    """The last committed token."""
+    #: True if it is EOS.
     finished: list[bool]
-    """True if it is EOS."""
+    #: True if the length limit ended the sentence.
     limited: list[bool]
-    """True if the length limit ended the sentence."""
     verifier_called: bool = True
 
     @cached_property
@@ -60,20 +60,20 @@ class StepTrace:
     """A step of a row, which committed ``drafted[:accepted]``, then ``bonus``; as symbols."""
 
     drafted: list[str]
+    #: Drafted tokens that were sent to the verifier, the first ones.
     verify_length: int
-    """Drafted tokens that were sent to the verifier, the first ones."""
     accepted: int
+    #: The verifier's token after them; None where they end in the sentence's EOS.
     bonus: str | None
-    """The verifier's token after them; None where they end in the sentence's EOS."""
+    #: Wall time of the batch's step, the same for all its rows.
     milliseconds: float
-    """Wall time of the batch's step, the same for all its rows."""
+    #: The index in ``drafted`` of each tree token's parent; -1: the last token of the step before.
+    #: The accepted tokens come first, then the others by probability. None for chains.
     parents: list[int] | None = None
-    """The index in ``drafted`` of each tree token's parent; -1: the last token of the step before.
-    The accepted tokens come first, then the others by probability. None for chains."""
+    #: Each drafted token's probability to the verifier; None where it was not verified.
     p: list[float | None] | None = None
-    """Each drafted token's probability to the verifier; None where it was not verified."""
+    #: Each drafted token's probability to the drafter, among its candidates.
     q: list[float] | None = None
-    """Each drafted token's probability to the drafter, among its candidates."""
 
     @property
     def committed(self) -> int:
@@ -84,20 +84,20 @@ class StepTrace:
 class Hypothesis(TypedDict, total=False):
     """fairseq's result of a sentence, with what our generators add."""
 
+    #: ``(length,)``, EOS included.
     tokens: Tensor
-    """``(length,)``, EOS included."""
     score: Tensor
     positional_scores: Tensor
     attention: Tensor
     alignment: Tensor
     steps: int
+    #: The number of drafted tokens that each step committed.
     accepted: list[int]
-    """The number of drafted tokens that each step committed."""
+    #: The number of tokens that the target prefix forced.
     forced: int
-    """The number of tokens that the target prefix forced."""
+    #: The forced tokens, if any, and the tokens that each step committed, as fairseq's
+    #: ``--retain-iter-history`` prints them.
     history: list[dict[str, Tensor]]
-    """The forced tokens, if any, and the tokens that each step committed, as fairseq's
-    ``--retain-iter-history`` prints them."""
     trace: list[StepTrace]
 
 
@@ -106,8 +106,8 @@ class Judgement:
     """A step's draft and the verifier's view of it."""
 
     draft: Draft
+    #: The part of the draft that was sent to the verifier.
     verified: Draft
-    """The part of the draft that was sent to the verifier."""
     rule: AcceptanceRule
     verification: Verification
 
@@ -115,8 +115,8 @@ class Judgement:
 class Observer:
     """Called after every step; this one does nothing."""
 
+    #: True if it reads drafts, with the drafter's probability of each token.
     needs_judgement = False
-    """True if it reads drafts, with the drafter's probability of each token."""
 
     def begin(self, forced: list[int]) -> None:
         """Begin a batch; ``forced``: the number of forced tokens of each row."""

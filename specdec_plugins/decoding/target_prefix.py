@@ -6,8 +6,8 @@ from torch import Tensor
 
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 
+#: Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens.
 FORCED, BEGINS = "prefix_tokens", "begin_tokens"
-"""Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens."""
 
 
 def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:

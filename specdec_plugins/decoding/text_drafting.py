@@ -21,12 +21,12 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import FORCED
 
+#: Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad.
 DRAFTS = "draft_tokens"
-"""Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad."""
+#: The block size of texts: the largest number of tokens that a step drafts.
 LONGEST = 64
-"""The block size of texts: the largest number of tokens that a step drafts."""
+#: Numbers of last committed tokens to look for in a text, in this order.
 MATCHES = (3, 2, 1)
-"""Numbers of last committed tokens to look for in a text, in this order."""
 
 
 class TextDrafting(Drafting):
@@ -36,10 +36,10 @@ class TextDrafting(Drafting):
         """``draws``: drafts are for sampling."""
         self._texts, self._draws = texts, draws
         self._probabilities = [[1.0] * len(text) for text in texts]
+        #: The index of each text's next token.
         self._next = [0] * len(texts)
-        """The index of each text's next token."""
+        #: The rows whose last committed token is not their text's.
         self._lost = {row for row, length in zip(batch.rows, batch.lengths) if length}
-        """The rows whose last committed token is not their text's."""
 
     @classmethod
     def of(cls, pad: int, symbols: Sequence[int], batch: Batch, draws: bool) -> TextDrafting:

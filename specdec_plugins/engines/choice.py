@@ -15,21 +15,21 @@ from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 
 TORCH = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = (*TORCH, "int8")
+#: Precisions of ONNX Runtime, the wider first.
 COMPILED = ("float32", "int8")
-"""Precisions of ONNX Runtime, the wider first."""
 
 
 @dataclass(frozen=True)
 class EngineKind:
     """An engine that ``--engine`` can name."""
 
+    #: Makes it for a precision; with ``fall_back``, see :class:`OnnxRuntimeEngine`.
     make: Callable[..., Engine]
-    """Makes it for a precision; with ``fall_back``, see :class:`OnnxRuntimeEngine`."""
     precisions: tuple[str, ...]
+    #: The type of its devices; None: any.
     device: str | None = None
-    """The type of its devices; None: any."""
+    #: Modules that it needs and that may be missing.
     libraries: tuple[str, ...] = ()
-    """Modules that it needs and that may be missing."""
 
     def runs(self, precision: str, device: str) -> bool:
         """Return whether it computes in a precision on a type of device."""
@@ -38,12 +38,12 @@ class EngineKind:
         return self.device in (None, device) and precision in self.precisions and not slow
 
 
+#: All engines, in the order in which ``auto`` tries them.
 ENGINES: dict[str, EngineKind] = {
     "onnxruntime": EngineKind(OnnxRuntimeEngine, COMPILED, "cpu", ("onnxruntime", "onnx")),
     CudaGraphsEngine.name: EngineKind(CudaGraphsEngine, TORCH, "cuda"),
     EagerEngine.name: EngineKind(EagerEngine, TORCH),
 }
-"""All engines, in the order in which ``auto`` tries them."""
 
 
 def is_installed(engine: str) -> bool:

@@ -14,18 +14,18 @@ from specdec_plugins.engines.eager import EagerEngine
 
 logger = logging.getLogger(__name__)
 
+#: A function of tensors that never move, or its recording.
 Replay = Callable[[], None]
-"""A function of tensors that never move, or its recording."""
 
 
 @dataclass(frozen=True)
 class Buckets:
     """The sizes of recordings, each twice the size before."""
 
+    #: Positions of the smallest cache.
     width: int = 128
-    """Positions of the smallest cache."""
+    #: Tokens of the shortest source.
     source: int = 32
-    """Tokens of the shortest source."""
 
     def rows(self, rows: int) -> int:
         """Return the rows of a batch."""
@@ -53,11 +53,11 @@ class CudaGraphsEngine(EagerEngine):
     """
 
     name = "cuda-graphs"
+    #: Runs before a recording, in which CUDA allocates what it allocates once.
     WARM_UP = 2
-    """Runs before a recording, in which CUDA allocates what it allocates once."""
+    #: Not cuDNN's, which torch 2.11 and later prefer on Hopper in half precision: it plans every
+    #: shape for tens of milliseconds, and is no faster on small ones.
     ATTENTION = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-    """Not cuDNN's, which torch 2.11 and later prefer on Hopper in half precision: it plans every
-    shape for tens of milliseconds, and is no faster on small ones."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class CudaGraphsEngine(EagerEngine):
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
+        #: The stream of warm-ups; a new stream would allocate a workspace.
         self._aside: Any = None
-        """The stream of warm-ups; a new stream would allocate a workspace."""
+        #: The engines that ran the steps so far.
         self._runners: set[str] = set()
-        """The engines that ran the steps so far."""
 
     def _run_by(self, runner: str) -> None:
         self._runners.add(runner)

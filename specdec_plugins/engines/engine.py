@@ -15,8 +15,8 @@ from specdec_plugins.engines.step import Run, Step
 class Engine(Protocol):
     """Runs pure steps fast."""
 
+    #: The type of the models whose steps it runs.
     dtype: torch.dtype
-    """The type of the models whose steps it runs."""
 
     @property
     def name(self) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from specdec_plugins.engines.step import CachedStep, Results, Run, SourceStep, Step
 
+#: Sizes, or of which input that is not None, at which axis, and how much less.
 Shape = list[int | tuple[int, int, int]]
-"""Sizes, or of which input that is not None, at which axis, and how much less."""
 
 
 class ExportedStep:
@@ -27,12 +27,12 @@ class ExportedStep:
         # Distinct sizes, so that each shape tells which sizes it has.
         self._first, self._second = example_inputs(step, 2, 5, 11), example_inputs(step, 3, 7, 14)
         numbers = count()
+        #: The names of the model's inputs for each input of the step that is not None.
         self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
-        """The names of the model's inputs for each input of the step that is not None."""
+        #: The names of the model's last results, which replace the first input.
         self.cached = [f"{name}_new" for name in self.names[0] * isinstance(step, CachedStep)]
-        """The names of the model's last results, which replace the first input."""
+        #: The model's first inputs, which do not change.
         self.lookups = step.lookup_tables()
-        """The model's first inputs, which do not change."""
         with torch.no_grad():
             results = list(zip(step(*self._first), step(*self._second), strict=True))
         present = [x for x in zip(self._first, self._second) if x[0] is not None]
@@ -40,11 +40,11 @@ class ExportedStep:
         for less, (index, both) in product((0, 1), enumerate(present)):
             for axis, sizes in enumerate(zip(*(x.shape for x in both if x is not None))):
                 origins.setdefault(tuple(size - less for size in sizes), (index, axis, less))
+        #: The shape and type of each result.
         self.results: list[tuple[Shape, torch.dtype]] = [
             ([n if n == m else origins[n, m] for n, m in zip(x.shape, y.shape)], x.dtype)
             for x, y in results
         ]
-        """The shape and type of each result."""
 
     def export(self) -> bytes:
         """Return the step as an ONNX model."""

@@ -21,8 +21,8 @@ from specdec_plugins.machine import give_back, processor_name
 logger = logging.getLogger(__name__)
 
 EAGER = "eager"
+#: Relative errors of a step. That of int8 stays below 0.1; a wrong kernel's is near 1 or above.
 TOLERATED = {"float32": 0.001, "int8": 0.5}
-"""Relative errors of a step. That of int8 stays below 0.1; a wrong kernel's is near 1 or above."""
 
 
 class OnnxRuntimeEngine:
@@ -46,8 +46,8 @@ class OnnxRuntimeEngine:
                 "'specdec-plugins[int8]', or use --engine eager"
             ) from error
         self._runtime, self._precision, self._fall_back = onnxruntime, precision, fall_back
+        #: The engines of the steps prepared so far.
         self._runners: set[str] = set()
-        """The engines of the steps prepared so far."""
         self._layers: list[nn.Linear] = []
         self.fallbacks: list[str] = []
         self._threads = torch.get_num_threads()
@@ -158,11 +158,11 @@ class _Input:
         """``names``: of the model's inputs, one for each entry of the first two dimensions if there
         are several; None: unused."""
         self._binding, self._names = binding, names
+        #: The names of results to write to the same memory, one for each name.
         self.results: Sequence[str] = ()
-        """The names of results to write to the same memory, one for each name."""
         self._last: Tensor | None = None
+        #: The address, shape and strides of that tensor; :attr:`_parts` keep it alive.
         self._memory: tuple[object, ...] = ()
-        """The address, shape and strides of that tensor; :attr:`_parts` keep it alive."""
 
     def set(self, x: Tensor) -> None:
         """Let the session read ``x``."""

@@ -12,8 +12,8 @@ from specdec_plugins.models.attention import Attend, attended, split_heads, stor
 from specdec_plugins.models.layers import DecoderLayerRunner, Projection
 
 Results = tuple[Tensor, ...]
+#: Called like a step's forward.
 Run = Callable[..., Results]
-"""Called like a step's forward."""
 
 
 class Step(nn.Module):
@@ -22,15 +22,15 @@ class Step(nn.Module):
     An input may be None; engines that compile steps expect the same ones as in :meth:`example`.
     """
 
+    #: The number of first results that the next run overwrites; until then the caller may change
+    #: them.
     transient = 0
-    """The number of first results that the next run overwrites; until then the caller may change
-    them."""
 
+    #: The linear maps, whose weights an engine may hold in another form.
     projections: Sequence[Projection] = ()
-    """The linear maps, whose weights an engine may hold in another form."""
 
+    #: The names of large tensors that are only indexed.
     lookups: Sequence[str] = ()
-    """The names of large tensors that are only indexed."""
 
     def example(self) -> tuple[Tensor | None, ...]:
         """Return inputs of small, distinct sizes to trace; None for inputs that never occur."""
@@ -44,8 +44,8 @@ class Step(nn.Module):
 class SourceStep(Step):
     """A step over sources."""
 
+    #: The dimensions of the first input that count rows and source tokens.
     rows_at, tokens_at = 0, 1
-    """The dimensions of the first input that count rows and source tokens."""
 
     def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
         """Return inputs for ``rows`` sources of ``tokens`` tokens."""
@@ -56,11 +56,11 @@ class CachedStep(Step):
     """A step over cached keys and values, to which it adds those of the new tokens."""
 
     layers: list[DecoderLayerRunner]
+    #: The step as a function whose first argument is each layer's self-attention, a sequence of
+    #: :data:`~specdec_plugins.models.layers.Attend`.
     run: Callable[..., Results]
-    """The step as a function whose first argument is each layer's self-attention, a sequence of
-    :data:`~specdec_plugins.models.layers.Attend`."""
+    #: The index of the input that is :data:`~specdec_plugins.models.layers.KeysValues`.
     memory_at: int
-    """The index of the input that is :data:`~specdec_plugins.models.layers.KeysValues`."""
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         """Return inputs of :meth:`run` after the first.

@@ -12,10 +12,10 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 
 COMPOUND = re.compile(rb"(\S)-(\S)")
 DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
+#: Codes of NLLB.
 CODES = {"zho": "zh", "jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my"}
-"""Codes of NLLB."""
+#: Languages for which sacreBLEU has no tokenizer, and whose words have no blanks between them.
 WITHOUT_BLANKS = ("th", "lo", "km", "my")
-"""Languages for which sacreBLEU has no tokenizer, and whose words have no blanks between them."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class References:
 
     lines: Sequence[str]
     language: str
+    #: True if it is Moses-tokenised already, and so is the output.
     tokenised: bool = False
-    """True if it is Moses-tokenised already, and so is the output."""
 
     def bleu(self, output: Sequence[str]) -> float:
         """Return sacreBLEU's figure of an output, given line by line."""

@@ -25,22 +25,22 @@ from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 BINS = 15
+#: The highest temperature that is fitted: it leaves nothing of a logit.
 HOTTEST = 1e9
-"""The highest temperature that is fitted: it leaves nothing of a logit."""
 
 
 @dataclass(frozen=True)
 class Predictions:
     """An acceptance head's predictions for the slots of blocks, and the outcome of each slot."""
 
+    #: ``(blocks, slots)`` log-odds that a slot is accepted if all before it are.
     logits: Tensor
-    """``(blocks, slots)`` log-odds that a slot is accepted if all before it are."""
+    #: ``(blocks, slots)`` True where it and all before it were accepted.
     survived: Tensor
-    """``(blocks, slots)`` True where it and all before it were accepted."""
+    #: ``(blocks, slots)`` True where all before it were accepted.
     decided: Tensor
-    """``(blocks, slots)`` True where all before it were accepted."""
+    #: ``(blocks, slots)`` False after an accepted EOS.
     open: Tensor
-    """``(blocks, slots)`` False after an accepted EOS."""
 
     def at(self, temperature: float, bias: float) -> Predictions:
         """Return the same with logits divided by ``temperature``, then ``bias`` added."""

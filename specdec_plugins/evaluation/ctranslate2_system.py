@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class CTranslate2Job:
     """A converted model and the batches that it is to decode."""
 
+    #: Its folder.
     model: str
-    """Its folder."""
     precision: str
     threads: int
     min_len: int

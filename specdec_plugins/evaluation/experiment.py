@@ -27,10 +27,10 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
+#: Shows the progress.
 Note = Callable[[str], object]
-"""Shows the progress."""
+#: A round's number, and a system that is timed in it.
 Turn = tuple[int, str]
-"""A round's number, and a system that is timed in it."""
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,19 +40,19 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     threads: int
     batch: int
+    #: From 1; the seed of drawn output.
     round: int
-    """From 1; the seed of drawn output."""
+    #: Date and time, UTC.
     began: str
-    """Date and time, UTC."""
     engine: str
     precision: str
     seconds: float
+    #: The translations, in the order of the text.
     outputs: list[str]
-    """The translations, in the order of the text."""
+    #: Peak of the process, on a GPU of its tensors, in bytes.
     memory: int | None = None
-    """Peak of the process, on a GPU of its tensors, in bytes."""
+    #: Counts of tokens, steps and calls, as far as the system tells them.
     counts: dict[str, int] = {}
-    """Counts of tokens, steps and calls, as far as the system tells them."""
 
     def figures(self) -> dict[str, float]:
         """Return the time of a sentence and all rates that are known.
@@ -88,16 +88,16 @@ class Conditions:
 class Experiment:
     """Every system in every round, on every text, at every batch size and number of threads."""
 
+    #: Settings by the string that they were made from.
     systems: Mapping[str, Settings]
-    """Settings by the string that they were made from."""
     texts: Sequence[Sentences]
     rounds: int = 5
     batches: Sequence[int] = (1,)
     threads: Sequence[int] = (1,)
+    #: Lines that a system decodes before its first run; at least one batch.
     warmup: int = 16
-    """Lines that a system decodes before its first run; at least one batch."""
+    #: The folder of the verifier as CTranslate2 has it, if that is a system.
     model: Path | None = None
-    """The folder of the verifier as CTranslate2 has it, if that is a system."""
 
     def describe(self) -> JsonObject:
         """Return all that decides a run and is not part of its record; files by their content."""

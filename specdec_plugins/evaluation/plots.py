@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
+#: Colours of Okabe and Ito (2008), which the colour-blind can tell apart.
 COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999")
-"""Colours of Okabe and Ito (2008), which the colour-blind can tell apart."""
 
 
 def check_plotting() -> None:

@@ -27,12 +27,12 @@ system's process, on a GPU of its tensors. Unlike AR: lines that differ from AR'
 drafts) of the same engine and precision.
 """
 BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, as in SpecDec.\n"
+#: Columns, besides the ratio, of a table for the terminal, which has at most five.
 BRIEF = ("system", "ms", "BLEU", "acceptance length", "unlike AR")
-"""Columns, besides the ratio, of a table for the terminal, which has at most five."""
+#: The system that all ratios are taken against, where it is measured.
 STOCK = "fairseq@beam=1"
-"""The system that all ratios are taken against, where it is measured."""
+#: Systems in words.
 NAMES = {STOCK: "fairseq's greedy search", AR: "greedy, no drafts"}
-"""Systems in words."""
 UNREAL = {name for name, kind in CONTROLLERS.items() if not kind.real}
 
 

@@ -23,8 +23,8 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.tuned_modes import Table, Timed
 
 TREES = (4, 6, 8, 12, 16)
+#: A pass of a trial decodes so many lines, or so many batches if that is more.
 MIN_LINES, BATCHES = 8, 2
-"""A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
 
 
@@ -78,8 +78,8 @@ class Trial:
 
     settings: Settings
     modes: list[str]
+    #: Shows the progress.
     note: Callable[[str], object]
-    """Shows the progress."""
     _translators: dict[str, Translator] = field(default_factory=dict)
 
     def load(self) -> None:

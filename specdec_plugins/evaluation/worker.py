@@ -28,8 +28,8 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
 PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
 QUIET = {"PYTHONWARNINGS": "ignore"}
+#: Symbols of a language's dictionary, without EOS.
 Tokens = list[str]
-"""Symbols of a language's dictionary, without EOS."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ class Sentence:
 
     line: Line
     tokens: Tokens
+    #: The maximum number of target tokens, without EOS.
     longest: int
-    """The maximum number of target tokens, without EOS."""
 
 
 @dataclass
 class Decoded:
     """Results of decoding some batches."""
 
+    #: Seconds of decoding, and nothing else.
     seconds: float = 0.0
-    """Seconds of decoding, and nothing else."""
+    #: The translation of each sentence, in the order of the batches: text, or symbols where a
+    #: system knows nothing else.
     outputs: list[str] | list[Tokens] = field(default_factory=list)
-    """The translation of each sentence, in the order of the batches: text, or symbols where a
-    system knows nothing else."""
+    #: Fields of a :class:`Run` that this kind of system knows.
     figures: JsonObject = field(default_factory=dict)
-    """Fields of a :class:`Run` that this kind of system knows."""
 
 
 def main() -> None:

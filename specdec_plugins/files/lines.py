@@ -21,10 +21,10 @@ class Line:
 
     number: int
     text: str
+    #: The beginning of its translation; None is that of the settings.
     target_prefix: str | None = None
-    """The beginning of its translation; None is that of the settings."""
+    #: A text that its translation may resemble.
     draft: str | None = None
-    """A text that its translation may resemble."""
 
 
 class InputLines:
@@ -83,10 +83,10 @@ class OutputLines:
     def __init__(self, path: str, resume: bool = False) -> None:
         """Look at the output, which nothing changes yet; ``-`` is standard output."""
         self.path = path
+        #: True if it is, or will be, an ordinary file.
         self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
-        """True if it is, or will be, an ordinary file."""
+        #: Complete lines of an earlier run, which stay.
         self.done = 0
-        """Complete lines of an earlier run, which stay."""
         if resume and not self.resumable:
             raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
         if resume and os.path.exists(path):

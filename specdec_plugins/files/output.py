@@ -21,8 +21,8 @@ from specdec_plugins.files.lines import STANDARD
 
 Location = str | os.PathLike[str]
 JsonObject = dict[str, Any]
+#: Pairs of a file's name in messages, a flag for instance, and its path, if there is one.
 NamedPaths = Iterable[tuple[str, Location | None]]
-"""Pairs of a file's name in messages, a flag for instance, and its path, if there is one."""
 LOCK = ".lock"
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from specdec_plugins.files.output import whole_file
 
+#: Held while a model is built: :func:`without_memory` changes what other threads would build.
 BUILDING = RLock()
-"""Held while a model is built: :func:`without_memory` changes what other threads would build."""
 
 _copy = PathManager.copy
 # fairseq 0.12.2, and it alone, also stores the weights of an encoder's layers in a second, packed

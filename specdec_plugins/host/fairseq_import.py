@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
+#: Imported by two of fairseq's modules to classify sentences and sounds: a second and 140 MiB.
 LIBRARIES = "sklearn", "sklearn.metrics", "scipy.stats"
-"""Imported by two of fairseq's modules to classify sentences and sounds: a second and 140 MiB."""
 
 
 class _Deferred(ModuleType):

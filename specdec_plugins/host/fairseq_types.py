@@ -6,12 +6,12 @@ from typing import TypedDict
 
 from torch import Tensor
 
+#: Tensors of a batch that a model reads: ``src_tokens`` and ``src_lengths``.
 NetInput = dict[str, Tensor]
-"""Tensors of a batch that a model reads: ``src_tokens`` and ``src_lengths``."""
+#: An encoder's output.
 EncoderOut = dict[str, list[Tensor]]
-"""An encoder's output."""
+#: Sums that a training step logs, on the device.
 LogOutput = dict[str, float | Tensor]
-"""Sums that a training step logs, on the device."""
 
 
 class Sample(TypedDict, total=False):

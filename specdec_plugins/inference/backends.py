@@ -36,10 +36,10 @@ from specdec_plugins.inference.text import TextCodec
 if TYPE_CHECKING:
     from ctranslate2 import Translator
 
+#: Made-up sentences on which a converted model is checked.
 CHECKED = 8
-"""Made-up sentences on which a converted model is checked."""
+#: Difference of a token's log-probability; rounding in float32 stays below a hundredth of it.
 TOLERATED = 1e-3
-"""Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
 
 
 @dataclass(frozen=True)

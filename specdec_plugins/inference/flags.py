@@ -36,24 +36,24 @@ from specdec_plugins.inference.settings import Settings
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
 DRAFT_FLAGS = ("strategy", "drafts", "block_size")
+#: Flags that are not spelled as their settings.
 SPELLED = {
     "ar_backend": ["--AR-backend"],
     "source_lang": ["-s", "--source-lang"],
     "target_lang": ["-t", "--target-lang"],
 }
-"""Flags that are not spelled as their settings."""
+#: Shared flags that ``--help`` explains; it names all others.
 SHOWN = (
     *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
     *(*DRAFT_FLAGS, "controller", "beta", "tau", "sampling", *ENGINE_FLAGS, "cpu"),
     *("keep_bpe", "quiet", "no_progress_bar"),
 )
-"""Shared flags that ``--help`` explains; it names all others."""
+#: Flags that change the output of fairseq's own commands and are not honoured, as ``REFUSED``.
 NOT_OF_TEXT = (
     ("model_overrides", "--model-overrides", "{}"),
     ("num_shards", "--num-shards", 1),
     ("prefix_size", "--prefix-size", 0),
 )
-"""Flags that change the output of fairseq's own commands and are not honoured, as ``REFUSED``."""
 FAIRSEQ = (
     "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
     "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16 "

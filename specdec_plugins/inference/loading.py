@@ -45,8 +45,8 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
+#: The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md).
 COPY_ROWS = 4
-"""The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md)."""
 Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
 
 

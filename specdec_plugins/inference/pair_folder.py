@@ -11,16 +11,16 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
+#: Tokenizer, BPE and their options by fairseq's names; files stand beside it.
 SEGMENTATION = "segmentation.json"
-"""Tokenizer, BPE and their options by fairseq's names; files stand beside it."""
 ENCODERS = ("tokenizer", "bpe")
+#: File names for options of fairseq: ours, those of fairseq's hub, and others.
 IN_FOLDER: dict[str, tuple[str, ...]] = {
     "bpe_codes": ("codes", "code", "bpecodes"),
     "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
 }
-"""File names for options of fairseq: ours, those of fairseq's hub, and others."""
+#: Options of fairseq that name files.
 FILES = (*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe_vocab_file")
-"""Options of fairseq that name files."""
 
 
 def files_in_folder(folder: str) -> dict[str, str]:

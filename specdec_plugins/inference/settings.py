@@ -19,29 +19,29 @@ from specdec_plugins.inference.pair_folder import pair_settings
 
 TRACED = ("specdec", "AR")
 STRATEGIES = (*TRACED, "fairseq", "drafter")
+#: Controllers of drafts that are texts.
 CHAINS = ("auto", "constant", "heuristic", "confidence")
-"""Controllers of drafts that are texts."""
 CTRANSLATE2 = "ctranslate2"
 
+#: Settings that load models quickly, to look at them.
 PLAIN: JsonObject = {
     "device": "cpu",
     "engine": "eager",
     "precision": "float32",
     "drafter_precision": None,
 }
-"""Settings that load models quickly, to look at them."""
 
 
 @dataclass(frozen=True)
 class Settings(EngineOptions):
     """A run of inference; fields that are options are flags of specdec-translate, too."""
 
+    #: The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``.
     data: str
-    """The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``."""
+    #: The verifier's checkpoint.
     ar_path: str | None = None
-    """The verifier's checkpoint."""
+    #: The drafter's checkpoint.
     path: str | None = None
-    """The drafter's checkpoint."""
     strategy: str = option(
         "specdec",
         "specdec (default): draft and verify; AR: greedy, no drafts (our loop); fairseq: stock "
@@ -56,14 +56,14 @@ class Settings(EngineOptions):
     )
     batch: int = option(1, "sentences decoded together (1)", 1)
     beam: int = option(5, "for --strategy fairseq (5)", 1)
+    #: Outputs of a beam, put out in one line, best first, with tabs between.
     nbest: int = option(1, "", 1)
-    """Outputs of a beam, put out in one line, best first, with tabs between."""
+    #: ``texts``: those of :attr:`Line.draft`.
     drafts: str | None = option(
         None,
         "default: by the pair's drafter; copy: by an int8 copy of the verifier (float16 on a GPU), "
         "the default without a drafter; source: the source itself; FILE: a draft for each line",
     )
-    """``texts``: those of :attr:`Line.draft`."""
     block_size: int | None = option(None, "slots drafted in a pass (as in training)", 1)
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: Controller = field(default_factory=Auto)
@@ -77,18 +77,18 @@ class Settings(EngineOptions):
     )
     device: str = "cpu"
     precision: str = option("float32", f"{PRECISION} (float32)", choices=PRECISIONS)
+    #: fairseq's ``--tokenizer``; None where the text is tokenised already.
     tokenizer: str | None = None
-    """fairseq's ``--tokenizer``; None where the text is tokenised already."""
+    #: fairseq's ``--bpe``; None where the text is segmented already.
     bpe: str | None = None
-    """fairseq's ``--bpe``; None where the text is segmented already."""
+    #: Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …).
     encoder_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …)."""
+    #: fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so.
     post_process: str | None = None
-    """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
     keep_bpe: bool = option(False, "leave the output segmented")
     as_transformer: bool = option(False, AS_TRANSFORMER)
+    #: Record the steps of every sentence.
     trace: bool = False
-    """Record the steps of every sentence."""
 
     def __post_init__(self) -> None:
         check_options(self)

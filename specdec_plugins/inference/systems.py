@@ -17,24 +17,24 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
 AR, DRAFTER, FAIRSEQ = "AR", "drafter", "fairseq"
+#: Settings that a system may have of its own.
 SETTINGS = (
     *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
     "target_prefix",
 )
-"""Settings that a system may have of its own."""
+#: Settings of systems that draft nothing, or verify nothing.
 ALONE: JsonObject = {"controller": Constant(), "rule": StrictRule(), "drafts": None}
-"""Settings of systems that draft nothing, or verify nothing."""
+#: Settings of systems without drafts.
 GREEDY: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
-"""Settings of systems without drafts."""
 FLOAT32: JsonObject = {**GREEDY, "engine": "eager", "precision": "float32"}
 PEER: JsonObject = {**FLOAT32, "engine": "auto", "ar_backend": CTRANSLATE2, "device": "cpu"}
+#: Settings of systems that are no controllers.
 OTHERS: dict[str, JsonObject] = {
     FAIRSEQ: {**FLOAT32, "strategy": FAIRSEQ},
     CTRANSLATE2: {**PEER, "strategy": AR},
     AR: {**GREEDY, "strategy": AR},
     DRAFTER: {**ALONE, "strategy": DRAFTER},
 }
-"""Settings of systems that are no controllers."""
 
 
 def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> Settings:

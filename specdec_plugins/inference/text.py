@@ -50,12 +50,12 @@ class Segmenter(Protocol):
 class Segmenters(NamedTuple):
     """fairseq's tokenizer and BPE, as far as a text needs them."""
 
+    #: Segmenters of a source, in their order.
     cut: Sequence[Segmenter] = ()
-    """Segmenters of a source, in their order."""
+    #: Segmenters that join an output.
     join: Sequence[Segmenter] = ()
-    """Segmenters that join an output."""
+    #: fairseq's post-processing of an output, before it is joined.
     markers: str | None = None
-    """fairseq's post-processing of an output, before it is joined."""
 
 
 class TextCodec:

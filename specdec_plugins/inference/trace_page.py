@@ -23,14 +23,14 @@ from specdec_plugins.files.lines import STANDARD, OutputLines
 class SentenceTrace:
     """A line of a trace file: line n belongs to line n of the input and of the output."""
 
+    #: The line as it was read.
     source: str
-    """The line as it was read."""
+    #: Its translation as it was written.
     output: str
-    """Its translation as it was written."""
+    #: The steps; none for a line without words, which no model was run for.
     steps: list[StepTrace]
-    """The steps; none for a line without words, which no model was run for."""
+    #: The tokens of the target prefix, which came before the first step.
     forced: list[str] = field(default_factory=list)
-    """The tokens of the target prefix, which came before the first step."""
     sampled: bool = False
 
     def to_json(self) -> str:
@@ -89,10 +89,10 @@ class TraceTotals(DecodingStatistics):
     the rest of an earlier draft counts as a drafter's pass. Times and the histogram are left out.
     """
 
+    #: Lines without words, which no step was taken for.
     blank_lines: int = 0
-    """Lines without words, which no step was taken for."""
+    #: Steps by acceptance length.
     lengths: Counter[int] = field(default_factory=Counter)
-    """Steps by acceptance length."""
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count a line of a trace."""

@@ -27,8 +27,8 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_page import SentenceTrace
 
+#: Decodes batches, by fairseq's generator contract, and counts.
 Generator = SpeculativeGenerator | DrafterAlone | BatchGenerator
-"""Decodes batches, by fairseq's generator contract, and counts."""
 NOTHING = torch.empty(0, dtype=torch.long)
 
 
@@ -36,21 +36,21 @@ NOTHING = torch.empty(0, dtype=torch.long)
 class Translation:
     """The translation of a line."""
 
+    #: The output; with ``--nbest`` all of them, with tabs between.
     text: str
-    """The output; with ``--nbest`` all of them, with tabs between."""
+    #: Symbols of the target dictionary, EOS included; empty for a blank line.
     tokens: list[str] = field(default_factory=list)
-    """Symbols of the target dictionary, EOS included; empty for a blank line."""
+    #: fairseq's score: the mean log-probability of the tokens, by default; None of a blank line and
+    #: by CTranslate2.
     score: float | None = None
-    """fairseq's score: the mean log-probability of the tokens, by default; None of a blank line and
-    by CTranslate2."""
+    #: Drafted tokens that each step committed; empty for a blank line and for beam search.
     accepted: list[int] = field(default_factory=list)
-    """Drafted tokens that each step committed; empty for a blank line and for beam search."""
+    #: The number of tokens, the first ones, that the target prefix forced.
     forced: int = 0
-    """The number of tokens, the first ones, that the target prefix forced."""
+    #: True if it is as long as the limit lets it be.
     limited: bool = False
-    """True if it is as long as the limit lets it be."""
+    #: The record of its steps, where the settings ask for it.
     trace: SentenceTrace | None = None
-    """The record of its steps, where the settings ask for it."""
 
 
 @dataclass
@@ -60,10 +60,10 @@ class _Item:
     line: Line
     translation: Translation | None = None
     source: Tensor = NOTHING
+    #: ``(n,)`` tokens that the output is to begin with.
     prefix: Tensor = NOTHING
-    """``(n,)`` tokens that the output is to begin with."""
+    #: ``(n,)`` tokens, EOS included, of a text that the output may resemble.
     draft: Tensor = NOTHING
-    """``(n,)`` tokens, EOS included, of a text that the output may resemble."""
 
 
 class Translator:
@@ -72,8 +72,8 @@ class Translator:
     def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
         """Put the parts together; the settings' block size is the one in use, or None."""
         self.settings, self.generator, self.codec = settings, generator, codec
+        #: The reason why our own loop decodes in place of CTranslate2, which was asked for.
         self.not_by_ctranslate2: str | None = None
-        """The reason why our own loop decodes in place of CTranslate2, which was asked for."""
         self._lock = Lock()
 
     @property

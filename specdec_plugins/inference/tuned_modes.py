@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mode, and its milliseconds a sentence in each round."""
 
+    #: The system, see :func:`parse_system`.
     mode: str
-    """The system, see :func:`parse_system`."""
     milliseconds: Annotated[list[float], msgspec.Meta(min_length=1)]
 
     @property
@@ -41,10 +41,10 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The measurements of a pair: a readable file."""
 
+    #: Everything that the table depends on: see :func:`describe`.
     key: JsonObject
-    """Everything that the table depends on: see :func:`describe`."""
+    #: The modes by batch size, the fastest first.
     batches: dict[int, Annotated[list[Timed], msgspec.Meta(min_length=1)]]
-    """The modes by batch size, the fastest first."""
 
     def at(self, batch: int) -> list[Timed]:
         """Return the modes at the largest measured batch size up to this one, else the smallest."""

@@ -35,23 +35,23 @@ class Shard:
 
     source: str
     output: str
+    #: Among all shards of the job, from 0.
     number: int
-    """Among all shards of the job, from 0."""
+    #: Its first byte in the file.
     start: int
-    """Its first byte in the file."""
+    #: Lines before it in the file.
     first_line: int
-    """Lines before it in the file."""
     lines: int
+    #: The file of drafts for all lines of the file.
     drafts: str | None = None
-    """The file of drafts for all lines of the file."""
 
     @property
     def done(self) -> bool:
         return os.path.exists(self.output)
 
 
+#: The shards of each file by its path in the input folder, and in the output folder.
 Corpus = Mapping[str, Sequence[Shard]]
-"""The shards of each file by its path in the input folder, and in the output folder."""
 
 
 def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:

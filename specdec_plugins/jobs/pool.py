@@ -23,14 +23,14 @@ from specdec_plugins.machine import PARENT
 
 logger = logging.getLogger(__name__)
 
+#: Size of the object store, which holds descriptions of shards only.
 STORE_BYTES = 200 * 2**20
-"""Size of the object store, which holds descriptions of shards only."""
+#: Further tries of a shard whose worker died.
 RETRIES = 3
-"""Further tries of a shard whose worker died."""
+#: Errors of a worker that a user can mend, in the traceback's text.
 SHOWN = re.compile(
     r"^\S*\b(?:Inference|Checkpoint|Engine|Value|OS|Permission|File\w+)Error: (.+)$", re.MULTILINE
 )
-"""Errors of a worker that a user can mend, in the traceback's text."""
 
 
 class ShardTranslator:

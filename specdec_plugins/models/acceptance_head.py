@@ -26,32 +26,32 @@ from specdec_plugins.host.checkpoints import REDUNDANT
 from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter
 
+#: Settings in older files; heads have both features.
 FORMER = {"slot_feature", "confidence_feature"}
-"""Settings in older files; heads have both features."""
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z_]{1,40}\Z")]
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+#: Probabilities of drafted tokens are kept this far from 0 and 1.
 DOUBT = 1e-6
-"""Probabilities of drafted tokens are kept this far from 0 and 1."""
 
 
 @dataclass(frozen=True)
 class HeadSettings:
     """The form of a head and the models and rule that it was trained for; saved with it."""
 
+    #: Width of the drafter's states.
     channels: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
-    """Width of the drafter's states."""
+    #: Residual blocks.
     layers: Annotated[int, msgspec.Meta(ge=0, le=1024)]
-    """Residual blocks."""
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    #: :func:`fingerprint` of the drafter.
     drafter: str
-    """:func:`fingerprint` of the drafter."""
+    #: Options that ask for the acceptance rule.
     rule: dict[Name, bool | int | float] = field(default_factory=dict)
-    """Options that ask for the acceptance rule."""
+    #: The temperature of the scores that the rule judges; 1 for the strict rule.
     rule_temperature: Scale = 1.0
-    """The temperature of the scores that the rule judges; 1 for the strict rule."""
     repetition_penalty: Scale = 1.0
+    #: Calibration: logits are divided by this, then ``bias`` is added.
     temperature: Scale = 1.0
-    """Calibration: logits are divided by this, then ``bias`` is added."""
     bias: float = 0.0
 
     def to_file(self) -> JsonObject:

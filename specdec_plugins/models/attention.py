@@ -13,9 +13,9 @@ from torch.onnx import symbolic_helper
 if TYPE_CHECKING:
     from fairseq.modules import MultiheadAttention
 
+#: (queries ``(batch, slots, channels)``, keys and values ``(batch, slots, 2 * channels)``) ->
+#: ``(batch, slots, channels)``.
 Attend = Callable[[Tensor, Tensor], Tensor]
-"""(queries ``(batch, slots, channels)``, keys and values ``(batch, slots, 2 * channels)``)
--> ``(batch, slots, channels)``."""
 
 
 def attended(

@@ -32,6 +32,7 @@ from specdec_plugins.models.layers import positioned
 
 logger = logging.getLogger(__name__)
 
+#: Settings of fairseq's Transformer that are refused.
 UNSUPPORTED = (
     "no_token_positional_embeddings",
     "adaptive_softmax_cutoff",
@@ -45,7 +46,6 @@ UNSUPPORTED = (
     "quant_noise_pq",
     "quant_noise_scalar",
 )
-"""Settings of fairseq's Transformer that are refused."""
 
 
 class BlockDecoder(DrafterDecoder):
@@ -103,12 +103,12 @@ class BlockDrafter(Drafter):
     """The published drafter."""
 
     exact_encoder = False
+    #: Fields of a checkpoint's configuration beside those of fairseq's Transformer.
     saved_fields: ClassVar[dict[str, type]] = {
         "block_size": int,
         "src_embedding_copy": bool,
         "apply_bert_init": bool,
     }
-    """Fields of a checkpoint's configuration beside those of fairseq's Transformer."""
 
     def __init__(
         self,

@@ -27,8 +27,8 @@ from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import with_layers
 from specdec_plugins.models.training_pass import SlotReader, TrainingPass
 
+#: The name of a drafter's draft vocabulary among its weights.
 VOCABULARY = "decoder.draft_vocabulary"
-"""The name of a drafter's draft vocabulary among its weights."""
 
 
 def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: TransformerConfig) -> None:
@@ -44,14 +44,14 @@ def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: Transfo
 class DrafterOutput:
     """The results of a training pass."""
 
+    #: ``(n, …)`` each: the reader's results for the n slots where ``blocks.scored``.
     values: tuple[Tensor, ...]
-    """``(n, …)`` each: the reader's results for the n slots where ``blocks.scored``."""
     blocks: Blocks
+    #: ``(batch, blocks, slots)`` True for slots in the loss: not revealed by glancing.
     scored: Tensor
-    """``(batch, blocks, slots)`` True for slots in the loss: not revealed by glancing."""
+    #: ``(batch, blocks, slots)`` True where the glancing pass, or without glancing this one,
+    #: predicted right.
     glanced_correct: Tensor
-    """``(batch, blocks, slots)`` True where the glancing pass, or without glancing this one,
-    predicted right."""
 
 
 class Drafter(BaseFairseqModel):
@@ -60,10 +60,10 @@ class Drafter(BaseFairseqModel):
     encoder: TransformerEncoderBase | None
     decoder: DrafterDecoder
     uses_verifier_features = False
+    #: The verifier's layers, counted from 1, after which states are read beside its last.
     feature_layers: tuple[int, ...] = ()
-    """The verifier's layers, counted from 1, after which states are read beside its last."""
+    #: True if its encoder can be a verifier's, so that it computes the same.
     exact_encoder = True
-    """True if its encoder can be a verifier's, so that it computes the same."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Drafter(BaseFairseqModel):
     ) -> None:
         super().__init__()
         self.eos = eos
+        #: The token before a target's first one: EOS, or the language in its place.
         self.begin = eos
-        """The token before a target's first one: EOS, or the language in its place."""
         self.encoder = encoder
         self.decoder = decoder
         self.block_size = block_size

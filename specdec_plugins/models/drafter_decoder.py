@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 class Slots(NamedTuple):
     """The slots of a pass, prefix and blocks, and what they read."""
 
+    #: ``(batch, slots)``; anything where ``is_mask``.
     tokens: Tensor
-    """``(batch, slots)``; anything where ``is_mask``."""
     is_mask: Tensor
+    #: ``(batch, slots)`` in the target.
     positions: Tensor
-    """``(batch, slots)`` in the target."""
+    #: Embeddings of positions, those of :meth:`DrafterDecoder.positions`.
     table: Tensor
-    """Embeddings of positions, those of :meth:`DrafterDecoder.positions`."""
     memory: KeysValues
+    #: ``(batch, 1, 1, source)`` additive mask of the source's padding.
     memory_mask: Tensor | None
-    """``(batch, 1, 1, source)`` additive mask of the source's padding."""
+    #: ``(batch, positions, channels)`` soft copies of the source, for drafters that make them.
     copies: Tensor | None
-    """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
+    #: ``(batch, n, channels)`` for the first n slots, read by :meth:`DrafterDecoder.feature_reader`
+    #: from the verifier's states.
     features: Tensor | None
-    """``(batch, n, channels)`` for the first n slots, read by
-    :meth:`DrafterDecoder.feature_reader` from the verifier's states."""
 
 
 class DrafterDecoder(nn.Module):
@@ -45,21 +45,21 @@ class DrafterDecoder(nn.Module):
 
     embed_positions: Positions
     layer_norm: nn.Module | None
+    #: True if masks are soft copies of the source.
     copies_source = False
-    """True if masks are soft copies of the source."""
+    #: True where prefix slots do not see the block, so that their states can be cached.
     causal: bool
-    """True where prefix slots do not see the block, so that their states can be cached."""
+    #: ``(n,)`` the tokens of drafts, without pad; None: all. The output layer is the larger part of
+    #: a draft's arithmetic, and most written tokens are frequent ones (FR-Spec, Zhao et al., ACL
+    #: 2025). Training does not depend on it.
     draft_vocabulary: Tensor | None
-    """``(n,)`` the tokens of drafts, without pad; None: all. The output layer is the larger part of
-    a draft's arithmetic, and most written tokens are frequent ones (FR-Spec, Zhao et al., ACL
-    2025). Training does not depend on it."""
 
     def __init__(self, cfg: TransformerConfig, padding: int, entries: int) -> None:
         """``entries``: of the target dictionary."""
         super().__init__()
         self.register_buffer("draft_vocabulary", None)
+        #: Width of the states.
         self.channels = dim = int(cfg.decoder.embed_dim)
-        """Width of the states."""
         self.padding, self.entries = padding, entries
         self.embed_positions = PositionalEmbedding(
             cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from specdec_plugins.models.layers import Projection, projection
 
+#: The most candidates of a slot.
 CANDIDATES = 16
-"""The most candidates of a slot."""
 
 
 def in_vocabulary(indices: Tensor, vocabulary: Tensor | None) -> Tensor:
@@ -24,11 +24,11 @@ def in_vocabulary(indices: Tensor, vocabulary: Tensor | None) -> Tensor:
 class SlotLogits:
     """Scores of each slot's tokens, whatever the other slots hold."""
 
+    #: ``(rows, slots, n)``, float32, of the draft vocabulary; of all tokens pad's is so low that it
+    #: is never chosen.
     logits: Tensor
-    """``(rows, slots, n)``, float32, of the draft vocabulary; of all tokens pad's is so low that it
-    is never chosen."""
+    #: ``(n,)`` the draft vocabulary; None: all tokens.
     vocabulary: Tensor | None = None
-    """``(n,)`` the draft vocabulary; None: all tokens."""
 
     def choose(self) -> Tensor:
         """Return ``(rows, slots)`` the best tokens."""
@@ -53,13 +53,13 @@ class SlotLogits:
 class Lattice:
     """Each slot's best candidates, and how well they follow those of the slot before."""
 
+    #: ``(rows, slots, candidates)`` tokens, the first slot's best one first.
     candidates: Tensor
-    """``(rows, slots, candidates)`` tokens, the first slot's best one first."""
+    #: ``(rows, candidates)`` float32 scores of the first slot's.
     first: Tensor
-    """``(rows, candidates)`` float32 scores of the first slot's."""
+    #: ``(rows, slots - 1, candidates, candidates)`` float32 scores of the others', after each one
+    #: of the slot before. The scores that may follow one candidate are to be normalised together.
     following: Tensor
-    """``(rows, slots - 1, candidates, candidates)`` float32 scores of the others', after each one
-    of the slot before. The scores that may follow one candidate are to be normalised together."""
 
     def choose(self) -> Tensor:
         """Return ``(rows, slots)`` tokens, each the best one after the one before it."""
@@ -206,5 +206,5 @@ class TokenChain:
         return Lattice(*parts)
 
 
+#: Scores the tokens that slots of a block may hold.
 SlotScorer = LogitScorer | TokenChain
-"""Scores the tokens that slots of a block may hold."""

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     Positions: TypeAlias = "LearnedPositionalEmbedding | SinusoidalPositionalEmbedding"
 
+#: Keys and values of cross-attention ``(layers, 2, batch, heads, source, dim)``, or a pair for each
+#: layer.
 KeysValues = Tensor | Sequence[tuple[Tensor, Tensor]]
-"""Keys and values of cross-attention ``(layers, 2, batch, heads, source, dim)``, or a pair for each
-layer."""
 Map = Callable[[Tensor], Tensor]
 
 

@@ -20,25 +20,25 @@ from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.layers import additive, source_mask, source_memory
 
+#: Logits that exist at the same time: 256 MiB in float32.
 CHUNK = 2**26
-"""Logits that exist at the same time: 256 MiB in float32."""
 
 
 @dataclass(frozen=True)
 class SlotTargets:
     """The targets of some scored slots."""
 
+    #: ``(slots,)`` the target's tokens.
     gold: Tensor
-    """``(slots,)`` the target's tokens."""
+    #: ``(states, channels)`` the verifier's states that predict these tokens, each of them once:
+    #: slots of several blocks may stand for the same token.
     verifier_states: Tensor | None
-    """``(states, channels)`` the verifier's states that predict these tokens, each of them once:
-    slots of several blocks may stand for the same token."""
+    #: ``(slots,)`` the index of each slot's state.
     state: Tensor | None
-    """``(slots,)`` the index of each slot's state."""
 
 
+#: Turns logits ``(slots, vocab)`` into tensors over the slots.
 SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
-"""Turns logits ``(slots, vocab)`` into tensors over the slots."""
 
 
 @dataclass
@@ -46,18 +46,18 @@ class TrainingPass:
     """The blocks of a batch, which both passes share: glancing, and learning."""
 
     decoder: DrafterDecoder
+    #: ``(batch, length)``.
     target: Tensor
-    """``(batch, length)``."""
     blocks: Blocks
     encoder_out: EncoderOut
+    #: ``(batch, length, channels)`` read from the verifier's states.
     features: Tensor | None
-    """``(batch, length, channels)`` read from the verifier's states."""
+    #: The token before each target's first one.
     begin: int
-    """The token before each target's first one."""
+    #: ``(batch,)`` seeds that choose slots which do not see the token before them; None: all do.
     hiding: Tensor | None
-    """``(batch,)`` seeds that choose slots which do not see the token before them; None: all do."""
+    #: ``(batch, length, channels)`` the verifier's states, for the reader of logits.
     labels: Tensor | None
-    """``(batch, length, channels)`` the verifier's states, for the reader of logits."""
 
     def __post_init__(self) -> None:
         decoder, target, blocks = self.decoder, self.target, self.blocks

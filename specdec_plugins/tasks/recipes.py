@@ -12,8 +12,8 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.files.errors import ConfigError
 from specdec_plugins.files.output import JsonObject
 
+#: The project's own recipes, in a clone of it.
 CONFIG = Path(__file__).resolve().parents[2] / "config"
-"""The project's own recipes, in a clone of it."""
 
 
 def known(argv: Sequence[str], flags: Iterable[str]) -> tuple[dict[str, str | None], list[str]]:

@@ -38,8 +38,8 @@ def _decoding_config() -> type:
     )
 
 
+#: The options of controllers, acceptance rules, limits and engines, from where each is declared.
 DecodingConfig = _decoding_config()
-"""The options of controllers, acceptance rules, limits and engines, from where each is declared."""
 
 
 @dataclass

@@ -61,8 +61,8 @@ class TranslationSpecdecTask(TranslationTask):
         options = generation_options(None, cfg)
         self.rule, self.controller = choose_rule(options), controller_of(vars(options))
         self.limits = GenerationLimits.from_config(cfg)
+        #: The languages of the models, known when they are loaded.
         self.multilingual: Multilingual | None = None
-        """The languages of the models, known when they are loaded."""
         self.language_tokens = LanguageTokens()
         self._trains = False
         self._slots = 0

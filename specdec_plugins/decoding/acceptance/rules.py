@@ -31,16 +31,16 @@ class AcceptanceRule:
     ones. The fields of a subclass are its options.
     """
 
+    #: Also part of the file name of an acceptance head for this rule.
     name: ClassVar[str]
-    """Also part of the file name of an acceptance head for this rule."""
+    #: True if the output, or its distribution, is the verifier's.
     lossless: ClassVar[bool] = True
-    """True if the output, or its distribution, is the verifier's."""
+    #: True if drafts are to be drawn.
     draws: ClassVar[bool] = False
-    """True if drafts are to be drawn."""
+    #: True if several tokens may be good at the same position.
     several: ClassVar[bool] = True
-    """True if several tokens may be good at the same position."""
+    #: True if acceptance depends on the temperature.
     takes_temperature: ClassVar[bool] = True
-    """True if acceptance depends on the temperature."""
 
     @classmethod
     def from_options(cls, values: JsonObject) -> AcceptanceRule | None:
@@ -131,10 +131,10 @@ class SamplingRule(AcceptanceRule):
         "--sampling-topk leaves)",
         maximum=1,
     )
+    #: Only declares the flag: every instance of this rule draws.
     sampling: bool = option(
         False, "draw tokens instead of taking the best, as the verifier alone would"
     )
-    """Only declares the flag: every instance of this rule draws."""
 
     name: ClassVar[str] = "sampling"
     several: ClassVar[bool] = False
@@ -187,8 +187,8 @@ class SamplingRule(AcceptanceRule):
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token
 
 
+#: All rules, in the order in which options are tried; the last one is the default.
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)
-"""All rules, in the order in which options are tried; the last one is the default."""
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:

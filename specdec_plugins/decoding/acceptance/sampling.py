@@ -63,12 +63,12 @@ def draw(probabilities: Tensor) -> Tensor:
 class Proposal:
     """The distributions that a chain's tokens were drawn from, each after the one before it."""
 
+    #: ``(rows, slots, candidates)`` the tokens that each slot could hold.
     candidates: Tensor
-    """``(rows, slots, candidates)`` the tokens that each slot could hold."""
+    #: ``(rows, slots, candidates)`` their probabilities.
     probabilities: Tensor
-    """``(rows, slots, candidates)`` their probabilities."""
+    #: ``(rows, slots)`` the probabilities of the drawn tokens.
     drawn: Tensor
-    """``(rows, slots)`` the probabilities of the drawn tokens."""
 
 
 def accepts(p: Tensor, q: Tensor) -> Tensor:

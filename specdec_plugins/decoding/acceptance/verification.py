@@ -21,15 +21,15 @@ from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, in
 class Verification:
     """The verifier's scores after each token that it read: the root, then the draft."""
 
+    #: ``(rows, slots, vocab)`` log-probabilities before ``normalisers`` are subtracted; minus
+    #: infinity where a token is forbidden.
     scores: Tensor
-    """``(rows, slots, vocab)`` log-probabilities before ``normalisers`` are subtracted; minus
-    infinity where a token is forbidden."""
     eos: int
+    #: ``(rows, slots)`` log of the summed exponentials of scores before any were forbidden: as in
+    #: fairseq, the rest need not add up to 1. None: already subtracted.
     normalisers: Tensor | None = None
-    """``(rows, slots)`` log of the summed exponentials of scores before any were forbidden: as in
-    fairseq, the rest need not add up to 1. None: already subtracted."""
+    #: True to use tensor code alone, which can be recorded, also on a CPU.
     by_tensors: bool = False
-    """True to use tensor code alone, which can be recorded, also on a CPU."""
 
     @cached_property
     def best(self) -> Tensor:
@@ -86,17 +86,17 @@ class Verification:
 class Accepted:
     """The tokens to commit of every row: accepted ones, then the verifier's, up to EOS."""
 
+    #: ``(rows, n)`` these tokens, then padding.
     tokens: Tensor
-    """``(rows, n)`` these tokens, then padding."""
+    #: ``(rows, n)`` the token before each: 0 is the last one of the step before, i > 0 the i-th
+    #: drafted one.
     sources: Tensor
-    """``(rows, n)`` the token before each: 0 is the last one of the step before, i > 0 the i-th
-    drafted one."""
+    #: The number of tokens to commit, bonus token included.
     committed: list[int]
-    """The number of tokens to commit, bonus token included."""
+    #: Drafted tokens among them.
     accepted: list[int]
-    """Drafted tokens among them."""
+    #: Verify lengths.
     verified: list[int]
-    """Verify lengths."""
 
 
 def walk(
@@ -163,29 +163,29 @@ def _walk(
 class Links(NamedTuple):
     """The structure of drafts, for every row or, ``(1, …)``, for all rows alike."""
 
+    #: ``(rows, nodes)`` the node before each: 0 is the root, i > 0 the i-th drafted token.
     after: Tensor
-    """``(rows, nodes)`` the node before each: 0 is the root, i > 0 the i-th drafted token."""
+    #: ``(rows, nodes + 1)`` tokens from the root to each.
     depths: Tensor
-    """``(rows, nodes + 1)`` tokens from the root to each."""
+    #: ``(rows, nodes + 1, nodes + 1)`` bool: the nodes that each node comes after, and itself.
     ancestors: Tensor
-    """``(rows, nodes + 1, nodes + 1)`` bool: the nodes that each node comes after, and itself."""
+    #: The largest possible depth.
     deepest: int
-    """The largest possible depth."""
+    #: True if every draft is a chain.
     straight: bool = False
-    """True if every draft is a chain."""
 
 
 class AcceptedPath(NamedTuple):
     """The tokens to commit: accepted ones, then the verifier's, up to EOS."""
 
+    #: ``(rows, n)`` the node before each token.
     sources: Tensor
-    """``(rows, n)`` the node before each token."""
+    #: ``(rows, n)`` these tokens, then padding.
     tokens: Tensor
-    """``(rows, n)`` these tokens, then padding."""
+    #: ``(rows, 1)`` the number of drafted ones among them.
     accepted: Tensor
-    """``(rows, 1)`` the number of drafted ones among them."""
+    #: ``(rows, 1)`` the number of them all.
     committed: Tensor
-    """``(rows, 1)`` the number of them all."""
 
 
 @lru_cache(maxsize=512)

@@ -14,11 +14,11 @@ from specdec_plugins.decoding.options import check_options, option_fields
 from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.files.output import JsonObject
 
+#: An acceptance head: states and confidences of a :class:`ChainDraft` -> ``(rows, slots)`` the
+#: probability that each slot is accepted if all before it are.
 Head = Callable[[Tensor, Tensor], Tensor]
-"""An acceptance head: states and confidences of a :class:`ChainDraft` -> ``(rows, slots)`` the
-probability that each slot is accepted if all before it are."""
+#: All controllers, by name.
 CONTROLLERS: dict[str, type[Controller]] = {}
-"""All controllers, by name."""
 ControllerType = TypeVar("ControllerType", bound="type[Controller]")
 
 
@@ -37,30 +37,30 @@ class Controller:
 
     name: ClassVar[str]
     help: ClassVar[str]
+    #: False if no drafter is needed.
     drafts: ClassVar[bool] = True
-    """False if no drafter is needed."""
+    #: True if it asks an acceptance head.
     asks_head: ClassVar[bool] = False
-    """True if it asks an acceptance head."""
+    #: True if drafts come with the drafter's probability of each token.
     needs_confidences: ClassVar[bool] = False
-    """True if drafts come with the drafter's probability of each token."""
+    #: True if all steps of a batch draft and verify the same number of tokens, so that a step can
+    #: be recorded.
     steady: ClassVar[bool] = False
-    """True if all steps of a batch draft and verify the same number of tokens, so that a step can
-    be recorded."""
+    #: False if it knows more than a decoder can: tokens beyond those verified, which sampling does
+    #: not allow.
     real: ClassVar[bool] = True
-    """False if it knows more than a decoder can: tokens beyond those verified, which sampling does
-    not allow."""
+    #: True if drafts are trees.
     trees: ClassVar[bool] = False
-    """True if drafts are trees."""
+    #: The option that, if it is set, makes drafts depend on other rows or earlier sentences.
     shared_option: ClassVar[str | None] = None
-    """The option that, if it is set, makes drafts depend on other rows or earlier sentences."""
 
     def __post_init__(self) -> None:
         check_options(self)
+        #: The most slots to draft, of trees the largest depth.
         self.block_size = 0
-        """The most slots to draft, of trees the largest depth."""
         self.head: Head | None = None
+        #: Re-verify what is left of a tree if its expected accepted length is at least this.
         self.reuse_above = math.inf
-        """Re-verify what is left of a tree if its expected accepted length is at least this."""
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
         """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing."""

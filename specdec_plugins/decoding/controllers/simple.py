@@ -93,10 +93,10 @@ class Confidence(Controller):
     help = "cut at the first unlikely slot"
     needs_confidences = True
     shared_option = "refit_threshold"
+    #: Slots that the threshold is fitted to.
     RECENT = 256
-    """Slots that the threshold is fitted to."""
+    #: Steps between two fits.
     PERIOD = 8
-    """Steps between two fits."""
 
     confidence_threshold: float = option(
         0.4, "confidence: cut at the first slot less probable than this", minimum=0, maximum=1

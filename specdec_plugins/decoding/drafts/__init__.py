@@ -20,17 +20,16 @@ from specdec_plugins.decoding.kernels import Floats, on_host, to_device
 class ChainDraft:
     """Tokens that the drafter chose or drew, slot by slot."""
 
+    #: ``(rows, slots)``; a row's are the first of them.
     tokens: Tensor
-    """``(rows, slots)``; a row's are the first of them."""
+    #: The number of each row's tokens.
     drafted: list[int]
-    """The number of each row's tokens."""
+    #: ``(rows, slots, channels)`` the drafter's states that tokens were chosen from.
     states: Tensor
-    """``(rows, slots, channels)`` the drafter's states that tokens were chosen from."""
+    #: ``(rows, slots)`` float32 the drafter's probability of each token; empty if nobody reads it.
     confidences: Tensor
-    """``(rows, slots)`` float32 the drafter's probability of each token; empty if nobody reads it.
-    """
+    #: The distributions that tokens were drawn from; None: they were chosen.
     proposal: Proposal | None = None
-    """The distributions that tokens were drawn from; None: they were chosen."""
 
     @classmethod
     @lru_cache(maxsize=512)
@@ -97,12 +96,12 @@ class TreeDraft:
     parent comes before it, and none is an EOS's.
     """
 
+    #: ``(rows, nodes)``; ``pad``, which is never accepted, fills up.
     tokens: Tensor
-    """``(rows, nodes)``; ``pad``, which is never accepted, fills up."""
     links: Links
+    #: ``(rows, nodes + 1)`` the drafter's log-probability of the path to each node, on the host;
+    #: minus infinity where ``pad`` fills up.
     gains: Floats
-    """``(rows, nodes + 1)`` the drafter's log-probability of the path to each node, on the host;
-    minus infinity where ``pad`` fills up."""
     drafted: list[int]
     called: list[bool]
 
@@ -132,5 +131,5 @@ class TreeDraft:
         return chances
 
 
+#: The attributes that a verifier reads are alike.
 Draft = ChainDraft | TreeDraft
-"""The attributes that a verifier reads are alike."""

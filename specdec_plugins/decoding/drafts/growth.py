@@ -12,12 +12,12 @@ import numpy as np
 
 from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores, compiled
 
+#: A lattice's candidates, first and following scores; see :class:`Lattice`.
 HostLattice = tuple[Ints, Scores, Scores]
-"""A lattice's candidates, first and following scores; see :class:`Lattice`."""
+#: Tokens, parents, depths, ancestors and gains of a row of a :class:`TreeDraft`.
 Tree = tuple[Ints, Ints, Ints, Bools, Floats]
-"""Tokens, parents, depths, ancestors and gains of a row of a :class:`TreeDraft`."""
+#: The same of all rows, and each one's expected accepted length.
 Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
-"""The same of all rows, and each one's expected accepted length."""
 
 
 @compiled

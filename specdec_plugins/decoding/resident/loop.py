@@ -37,16 +37,16 @@ class ResidentLoop:
         encoders = [verifier.encode]
         encoders += [] if drafter is None or drafter.encode is None else [drafter.encode]
         stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
+        #: The reason why no batch can be decoded.
         self.obstacle = None
-        """The reason why no batch can be decoded."""
         if drafter is not None and not drafter.recordable:
             self.obstacle = "the drafter reads whole prefixes at every step"
         elif len(stock) < len(encoders):
             self.obstacle = "an encoder has a forward pass of its own"
         self.models, self.engine = Models(stock, verifier.step, scoring, bans, step), engine
         self.recorded = lru_cache(maxsize=96)(partial(ResidentStep, self.models, engine))
+        #: Rows of all steps so far, idle ones included.
         self.row_steps = 0
-        """Rows of all steps so far, idle ones included."""
 
     def decode(
         self, sentences: list[Sentence], rows: int, controller: Controller, results: Results
@@ -76,10 +76,10 @@ class ResidentBatch(Rows):
         self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
         self._sentences, lengths = sentences, [len(source) for source, _ in sentences]
         self._waiting = deque(sorted(range(len(lengths)), key=lambda i: -lengths[i]))
+        #: Sentences that were read and have not begun, and their rows of the step that read.
         self._read = deque[tuple[int, int]]()
-        """Sentences that were read and have not begun, and their rows of the step that read."""
+        #: The row of each sentence, and its source length.
         self._indices, self._sources = list[int](), list[int]()
-        """The row of each sentence, and its source length."""
         self._launched = False
         width, source = self._sizes.positions(2 * kind.slots), self._sizes.sources(max(lengths))
         self._use(Shape(self._sizes.rows(rows), width, source))

@@ -25,10 +25,10 @@ from specdec_plugins.models.lattice import Lattice
 class Kind:
     """The draft of every step."""
 
+    #: Slots of a pass of the drafter, for trees the largest depth; 0: nothing is drafted.
     block: int = 0
-    """Slots of a pass of the drafter, for trees the largest depth; 0: nothing is drafted."""
+    #: Drafted tokens of a tree; 0: drafts are chains.
     nodes: int = 0
-    """Drafted tokens of a tree; 0: drafts are chains."""
 
     @property
     def slots(self) -> int:
@@ -46,28 +46,28 @@ class Shape:
     """The sizes of a step's buffers."""
 
     rows: int
+    #: Positions of the verifier's cache; the last ones are for the tokens that are read. 0: the
+    #: step reads sources, and decodes nothing.
     width: int
-    """Positions of the verifier's cache; the last ones are for the tokens that are read. 0: the
-    step reads sources, and decodes nothing."""
+    #: Source tokens.
     source: int
-    """Source tokens."""
 
 
+#: The source, EOS included, and the largest number of output tokens before EOS.
 Sentence = tuple[list[int], int]
-"""The source, EOS included, and the largest number of output tokens before EOS."""
 
 
 class State:
     """The rows of a step; nobody reads those without a sentence."""
 
+    #: The dimension of rows, and the one whose size differs from shape to shape.
     BUFFERS: ClassVar = {
         **dict.fromkeys(("counts", "tokens", "features", "history"), (0, 1)),
         **dict.fromkeys(("cache", "draft_cache", "memory", "draft_memory"), (2, 4)),
         "memory_mask": (0, 3),
     }
-    """The dimension of rows, and the one whose size differs from shape to shape."""
+    #: The buffers of a sentence that begins. Sources end at the last index.
     SOURCES = ("counts", "memory", "draft_memory", "memory_mask")
-    """The buffers of a sentence that begins. Sources end at the last index."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class State:
         kind_of = weight.dtype, weight.device
         self.source = self._zeros(rows, shape.source)
         self.counts = self._zeros(rows, 4)
+        #: ``(rows,)``: committed tokens; those of the last step, which the drafter has not cached;
+        #: their limit before EOS; the last one, EOS at first.
         self.lengths, self.new, self.limits, self.last = self.counts.unbind(1)
-        """``(rows,)``: committed tokens; those of the last step, which the drafter has not cached;
-        their limit before EOS; the last one, EOS at first."""
         self.going = self._zeros(rows).bool()
+        #: ``(rows, window + block)`` the tokens that the last step committed, then padding.
         self.tokens = self._zeros(rows, kind.window + kind.block)
-        """``(rows, window + block)`` the tokens that the last step committed, then padding."""
+        #: ``(rows, width)`` all committed tokens, only for a repetition penalty.
         self.history = self._zeros(rows, width)
-        """``(rows, width)`` all committed tokens, only for a repetition penalty."""
         self.cache = empty_cache(verifier.layers, rows, width, *kind_of)
         self.memory = empty_cache(verifier.layers, rows, shape.source, *kind_of)
         self.memory_mask = weight.new_zeros(rows, 1, 1, shape.source)
@@ -130,8 +130,8 @@ class State:
 
 
 Arrays = dict[str, NDArray[Any]]
+#: Types and shapes of a row's numbers, by name.
 Parts = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-"""Types and shapes of a row's numbers, by name."""
 
 
 class Message:
@@ -143,8 +143,8 @@ class Message:
         pin = device.type == "cuda"
         self._host = torch.zeros(rows, 8 * sum(words), dtype=torch.uint8, pin_memory=pin)
         self._bytes = self._host.to(device, copy=True)
+        #: Views of the numbers on the device, and on the host.
         self.parts, self.arrays = dict[str, Tensor](), Arrays()
-        """Views of the numbers on the device, and on the host."""
         for (name, (kind, shape)), end, count in zip(parts.items(), accumulate(words), words):
             begin, size = 8 * (end - count), math.prod(shape) * kind.itemsize
             part, array = (
@@ -202,8 +202,8 @@ class TreeInput(Message):
         parts: Parts = dict.fromkeys(("tokens", "after"), (torch.long, (nodes,)))
         parts |= {"depths": (torch.long, (size,)), "ancestors": (torch.bool, (size, size))}
         super().__init__(rows, parts, device)
+        #: ``(rows, nodes)`` drafted tokens.
         self.tokens, after, depths, ancestors = self.parts.values()
-        """``(rows, nodes)`` drafted tokens."""
         self.links = Links(after, depths, ancestors, kind.block)
         self.arrays["tokens"][:], self.arrays["ancestors"][:] = pad, np.eye(size)
         self._bytes.copy_(self._host)

@@ -38,8 +38,8 @@ from specdec_plugins.models.layers import additive, position_table, source_memor
 class Models:
     """The parts of a step."""
 
+    #: The verifier's, and the drafter's if it has one.
     encoders: list[StockEncoder]
-    """The verifier's, and the drafter's if it has one."""
     verifier: VerifierStep
     scoring: Scoring
     bans: TokenBans

@@ -46,8 +46,8 @@ class KVCache:
         # An engine keeps its binding to memory that it has met.
         self._reused = lru_cache(maxsize=16)(self._empty)
         self._scatter_indices = lru_cache(maxsize=8)(partial(_scatter_indices, layers[0].heads))
+        #: The number of rows in use; there may be room for more.
         self.rows = 0
-        """The number of rows in use; there may be room for more."""
 
     def begin(self, states: Tensor) -> None:
         """Begin a batch of the rows of the encoder's ``states`` ``(source, rows, channels)``."""

@@ -30,8 +30,8 @@ class DrafterStep(CachedStep):
 
     transient = 1
     memory_at = 4
+    #: Channels of the verifier's states that it reads.
     channels = 0
-    """Channels of the verifier's states that it reads."""
 
     def __init__(self, model: Drafter) -> None:
         super().__init__()
@@ -93,8 +93,8 @@ class CachedDrafter(CachedModel):
         self.model, self.decoder, self.step = model, model.decoder, DrafterStep(model)
         super().__init__(self.step, engine, model.decoder.positions)
         self.causal = model.decoder.causal
+        #: True if tensor code of fixed sizes can make its inputs.
         self.recordable = self.causal and not model.decoder.copies_source
-        """True if tensor code of fixed sizes can make its inputs."""
         self.reads_features = model.uses_verifier_features
         self.encode: Encode | None = None
         with torch.no_grad():

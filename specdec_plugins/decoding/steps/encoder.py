@@ -25,8 +25,8 @@ from specdec_plugins.models.layers import (
 )
 from specdec_plugins.models.rows import keep_rows
 
+#: (source tokens ``(batch, source)``, their lengths ``(batch,)``) -> the encoder's output.
 Encode = Callable[[Tensor, Tensor], EncoderOut]
-"""(source tokens ``(batch, source)``, their lengths ``(batch,)``) -> the encoder's output."""
 
 
 def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
@@ -57,8 +57,8 @@ class StockEncoder:
     def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
         self.model, self._masks = model, engine.whole_cache
         self._run = engine.prepare(EncoderStep(model))
+        #: True if :meth:`masked` embeds tokens as the model does.
         self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
-        """True if :meth:`masked` embeds tokens as the model does."""
 
     def __call__(self, tokens: Tensor, lengths: Tensor) -> EncoderOut:
         """See :data:`Encode`."""

@@ -14,8 +14,8 @@ from specdec_plugins.inference.pair_folder import DRAFTER, VERIFIER
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
+#: Facts about each finished stage.
 Done = dict[str, JsonObject]
-"""Facts about each finished stage."""
 
 
 class Layout:
@@ -26,14 +26,14 @@ class Layout:
         self.pair, self.work = out / "pair", out / "work"
         self.verifier, self.drafter = self.pair / VERIFIER, self.pair / DRAFTER
         self.example = self.pair / f"example.{source}"
+        #: Held-out lines, raw.
         self.valid_text = self.work / f"valid.{source}"
-        """Held-out lines, raw."""
+        #: All lines, segmented, the held-out ones first.
         self.sources = self.work / f"sources.{source}"
-        """All lines, segmented, the held-out ones first."""
+        #: The verifier's output for each line.
         self.outputs = self.work / f"outputs.{target}"
-        """The verifier's output for each line."""
+        #: The report of distilling.
         self.distilling = self.work / "distilling.json"
-        """The report of distilling."""
         self.text, self.bin = self.work / "text", self.work / "bin"
         self.learned = self.text / f"train.{target}"
         self.recipe, self.log = self.work / "drafter.yaml", self.work / "training.log"
@@ -46,21 +46,21 @@ class Layout:
 class PairJob:
     """The making of a pair."""
 
+    #: Plain AR by the checkpoint.
     verifier: Settings
-    """Plain AR by the checkpoint."""
+    #: Text of the source language, a sentence a line.
     sources: Path
-    """Text of the source language, a sentence a line."""
     out: Path
+    #: Runs a module of ``cli`` with flags in this process, and returns its standard output.
     run: Callable[[str, Sequence[object]], str]
-    """Runs a module of ``cli`` with flags in this process, and returns its standard output."""
+    #: Hours of all stages together; None: as many as ``updates`` take.
     hours: float | None = None
-    """Hours of all stages together; None: as many as ``updates`` take."""
+    #: Updates of the drafter's training.
     updates: int | None = None
-    """Updates of the drafter's training."""
+    #: Store the verifier in float16, not in its own precision.
     half: bool = False
-    """Store the verifier in float16, not in its own precision."""
+    #: Processes that distil, by Ray; None: this process distils.
     workers: int | None = None
-    """Processes that distil, by Ray; None: this process distils."""
     quiet: bool = False
 
     @cached_property

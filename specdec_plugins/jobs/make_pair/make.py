@@ -30,8 +30,8 @@ STAGES = (
     stages.export,
     stages.measure,
 )
+#: Size of a rehearsal.
 TRIED_LINES, TRIED_UPDATES = 300, 8
-"""Size of a rehearsal."""
 
 
 def make(job: PairJob, last: str | None = None) -> Done:

@@ -33,10 +33,10 @@ from specdec_plugins.machine import cores
 
 logger = logging.getLogger(__name__)
 
+#: Sentences that are distilled at a time.
 BATCH = 64
-"""Sentences that are distilled at a time."""
+#: Lines by which the verifier is checked, and the pair is compared with it at the end.
 CHECKED, COMPARED = 20, 200
-"""Lines by which the verifier is checked, and the pair is compared with it at the end."""
 
 
 def check(job: PairJob, done: Done) -> JsonObject:

@@ -18,16 +18,16 @@ from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 
+#: Limits of an output by its source: a longer one is no translation, and is left out.
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
-"""Limits of an output by its source: a longer one is no translation, and is left out."""
+#: Minimum lines of a text.
 ENOUGH = 100
-"""Minimum lines of a text."""
+#: Maximum lines that are held out to measure on.
 HELD_OUT = 500
-"""Maximum lines that are held out to measure on."""
+#: Lines of the pair's example.
 EXAMPLE = 40
-"""Lines of the pair's example."""
+#: Maximum share of unknown tokens.
 MAX_UNKNOWN = 0.1
-"""Maximum share of unknown tokens."""
 
 
 def worded_lines(path: Path) -> Iterator[str]:

@@ -21,37 +21,38 @@ from specdec_plugins.jobs import progress
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.machine import processor_name, python_program
 
+#: Maximum validations of a training, and minimum updates between two.
 VALIDATIONS, BETWEEN = 20, 50
-"""Maximum validations of a training, and minimum updates between two."""
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 UPDATES = re.compile(r'"num_updates": "(\d+)"')
 VALIDATION = re.compile(r'"valid_acceptance_length": "([\d.]+)".*"valid_num_updates": "(\d+)"')
+#: Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
+#: would hold a lock for which Python waits, and aborts, when the child is done.
 CHILD = """\
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 """
-"""Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
-would hold a lock for which Python waits, and aborts, when the child is done."""
+#: Code of the commands that run in a process of their own.
 PROGRAMS = {
     "specdec-train": "from specdec_plugins.cli.train import main; sys.exit(main())",
     "fairseq-preprocess": "from fairseq_cli.preprocess import cli_main; cli_main()",
 }
-"""Code of the commands that run in a process of their own."""
+#: Updates by which the speed is measured.
 FIRST = 60
-"""Updates by which the speed is measured."""
+#: Share of the time of a training that is left to validations.
 SHARE = 0.1
-"""Share of the time of a training that is left to validations."""
+#: Seconds reserved for exporting and measuring; at most a quarter of all.
 FINISH = 180.0
-"""Seconds reserved for exporting and measuring; at most a quarter of all."""
+#: Highest learning rate, up to this width; wider drafters take less, in proportion.
 PEAK, WIDTH = 2e-3, 384
-"""Highest learning rate, up to this width; wider drafters take less, in proportion."""
+#: Maximum updates of rising learning rate; a tenth of all, if that is fewer.
 WARMUP = 500
-"""Maximum updates of rising learning rate; a tenth of all, if that is fewer."""
+#: The first layers of the verifier's decoder whose states are read beside its last.
 FEATURE_LAYERS = 2
-"""The first layers of the verifier's decoder whose states are read beside its last."""
+#: Processors that multiply matrices faster in bfloat16 than in float32.
 BFLOAT16 = ("avx512_bf16", "amx")
-"""Processors that multiply matrices faster in bfloat16 than in float32."""
+#: Settings of every drafter's training; they were measured to learn fastest.
 RECIPE = """\
 common:
   user_dir: specdec_plugins
@@ -95,7 +96,6 @@ checkpoint:
   best_checkpoint_metric: acceptance_length
   maximize_best_checkpoint_metric: true
 """
-"""Settings of every drafter's training; they were measured to learn fastest."""
 
 
 def train(job: PairJob, done: Done) -> JsonObject:

@@ -189,13 +189,13 @@ class TokenChain:
         rows, slots, dim = x.shape
         state = self._state(x)
         before = self._unknown.expand(rows, slots - 1, dim)
-        before = torch.cat([F.embedding(last[:, None], self.after).to(x.dtype), before], dim=1)
+        before = torch.cat([F.embedding(last[:, None], self.after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # A CPU searches bfloat16 several times slower than float32, a GPU twice as fast.
         best, indices = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
         candidates = in_vocabulary(indices, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
-        after = F.embedding(candidates[:, :-1], self.after).to(x.dtype)
+        after = F.embedding(candidates[:, :-1], self.after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
         following = F.embedding(candidates[:, 1:], self.output)
         scores = (pairs @ following.transpose(-1, -2)).float()

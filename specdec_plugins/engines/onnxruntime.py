@@ -141,11 +141,10 @@ class _Session:
 
     def __call__(self, *inputs: Tensor | None) -> Results:
         present = [x for x in inputs if x is not None]
-        for target, x in zip(self._inputs, present, strict=True):
-            target.set(x)
-        results = [result.sized(present) for result in self._results]
+        if any([target.set(x) for target, x in zip(self._inputs, present, strict=True)]):
+            self._sized = [result.sized(present) for result in self._results]
         self._session.run_with_iobinding(self._binding)
-        return tuple(x.clone() if index in self._fresh else x for index, x in enumerate(results))
+        return tuple(x.clone() if i in self._fresh else x for i, x in enumerate(self._sized))
 
 
 class _Input:
@@ -164,10 +163,10 @@ class _Input:
         #: The address, shape and strides of that tensor; :attr:`_parts` keep it alive.
         self._memory: tuple[object, ...] = ()
 
-    def set(self, x: Tensor) -> None:
-        """Let the session read ``x``."""
+    def set(self, x: Tensor) -> bool:
+        """Let the session read ``x``; return False if it was the last one, too."""
         if x is self._last:
-            return
+            return False
         memory = x.data_ptr(), x.shape, x.stride()
         if memory != self._memory:
             self._last, self._memory = None, ()
@@ -180,8 +179,9 @@ class _Input:
             for name, part in zip(self.results, self._parts):
                 self._binding.bind_output(name, *kind, part.data_ptr())
             if self._parts[0].data_ptr() != x.data_ptr():
-                return  # They are copies.
+                return True  # They are copies.
         self._last, self._memory = x, memory
+        return True
 
 
 class _Result:

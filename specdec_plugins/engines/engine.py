@@ -21,32 +21,26 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The engine that really runs the prepared steps."""
-        ...
 
     @property
     def precision(self) -> str:
         """The precision of the arithmetic, whatever was asked for."""
-        ...
 
     @property
     def fallbacks(self) -> Sequence[str]:
         """The reasons why eager runs some steps in its place."""
-        ...
 
     @property
     def whole_cache(self) -> bool:
         """True if a cached step gets the whole cache, the indices of new tokens and always a mask,
         and inputs may be the same tensors filled anew; else it gets the cached positions with room
         behind them."""
-        ...
 
     def prepare(self, step: Step) -> Run:
         """Return the function to call in place of a step, which cannot run by itself any more."""
-        ...
 
     def running(self) -> AbstractContextManager[None]:
         """Return the context in which steps are run."""
-        ...
 
 
 @dataclass(frozen=True)

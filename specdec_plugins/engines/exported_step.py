@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
 from itertools import chain, count, product
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, Results, Run, SourceStep, Step
+from specdec_plugins.engines.step import CachedStep, Results, Run, Step
 
 #: Sizes, or of which input that is not None, at which axis, and how much less.
 Shape = list[int | tuple[int, int, int]]
@@ -25,7 +24,7 @@ class ExportedStep:
         self._step = step
         self._by_layer = (0, 3 + step.memory_at) if isinstance(step, CachedStep) else ()
         # Distinct sizes, so that each shape tells which sizes it has.
-        self._first, self._second = example_inputs(step, 2, 5, 11), example_inputs(step, 3, 7, 14)
+        self._first, self._second = step.example(2, 5, 11), step.example(3, 7, 14)
         numbers = count()
         #: The names of the model's inputs for each input of the step that is not None.
         self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
@@ -62,16 +61,16 @@ class ExportedStep:
         }
         changing |= outputs
         changing |= {new: changing[name] for new, name in zip(self.cached, self.names[0])}
-        layers = [
-            None if x is None else len(x) if index in self._by_layer else 0
+        inputs = [
+            [list(pair) for pair in x] if index in self._by_layer and x is not None else x
             for index, x in enumerate(self._first)
         ]
         file = io.BytesIO()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's farewell to this exporter; numbers of layers
             torch.onnx.export(
-                _Split(self._step, list(self.lookups), layers).eval(),
-                tuple(first),
+                _Exportable(self._step).eval(),
+                (list(self.lookups.values()), *inputs),
                 file,  # type: ignore[arg-type]  # this exporter takes it
                 input_names=names,
                 output_names=[*outputs, *self.cached],
@@ -109,41 +108,24 @@ class ExportedStep:
         ]
 
 
-def example_inputs(
-    step: Step, rows: int, tokens: int, others: int = 7
-) -> tuple[Tensor | None, ...]:
-    """Return example inputs of any step's forward, of these sizes if it has such."""
-    if isinstance(step, SourceStep):
-        return step.example(rows, tokens)
-    if not isinstance(step, CachedStep):
-        return step.example()
-    layer, count, width = step.layers[0], len(step.layers), others + 2
-    past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
-    indices = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
-    indices = indices[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
-    mask = torch.zeros(rows, 1, tokens, width)
-    return (past, indices, mask, *step.example(rows, tokens, others))
+class _Exportable(nn.Module):
+    """A step with inputs for its lookups, and with results for the keys and values it caches."""
 
-
-class _Split(nn.Module):
-    """A step with inputs for its lookups and each layer's keys and values, none for None, and with
-    results for those that it caches."""
-
-    def __init__(self, module: nn.Module, lookups: list[str], layers: list[int | None]) -> None:
-        """``layers``: for each input the number of layers to split it into, 0 or None."""
+    def __init__(self, step: Step) -> None:
         super().__init__()
-        self.module, self._lookups, self._layers = module, lookups, layers
+        self.step = step
 
-    def forward(self, *tensors: Tensor) -> Results:
-        rest = iter(tensors)
-        before = [_replaced(self.module, name, next(rest)) for name in self._lookups]
+    def forward(
+        self, lookups: list[Tensor], past: Tensor | list[list[Tensor]], *inputs: Tensor | None
+    ) -> Results:
+        names = self.step.lookups
+        before = [_replaced(self.step, name, table) for name, table in zip(names, lookups)]
         try:
-            past, *inputs = (_next_input(rest, layers) for layers in self._layers)
-            results = self.module(past, *inputs)
+            results: Results = self.step(past, *inputs)
             return (*results, *chain(*past)) if isinstance(past, list) else results
         finally:
-            for name, table in zip(self._lookups, before):
-                _replaced(self.module, name, table)
+            for name, table in zip(names, before):
+                _replaced(self.step, name, table)
 
 
 def _replaced(step: nn.Module, name: str, table: Tensor) -> Tensor:
@@ -154,10 +136,3 @@ def _replaced(step: nn.Module, name: str, table: Tensor) -> Tensor:
     delattr(owner, leaf)
     setattr(owner, leaf, table)
     return before
-
-
-def _next_input(rest: Iterator[Tensor], layers: int | None) -> object:
-    """Return a pair for each of the layers, a tensor for 0 layers, or None."""
-    if layers is None:
-        return None
-    return [[next(rest), next(rest)] for _ in range(layers)] if layers else next(rest)

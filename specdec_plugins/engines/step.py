@@ -32,24 +32,18 @@ class Step(nn.Module):
     #: The names of large tensors that are only indexed.
     lookups: Sequence[str] = ()
 
-    def example(self) -> tuple[Tensor | None, ...]:
-        """Return inputs of small, distinct sizes to trace; None for inputs that never occur."""
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
+        """Return inputs to trace, of small sizes; None for inputs that never occur.
+
+        Args:
+            rows, tokens: the batch and its tokens.
+            others: every other size that changes from call to call grows with it.
+        """
         raise NotImplementedError
 
     def lookup_tables(self) -> dict[str, Tensor]:
         """Return the tensors that :attr:`lookups` names; an engine may read them in place."""
         return {name: attrgetter(name)(self).detach() for name in self.lookups}
-
-
-class SourceStep(Step):
-    """A step over sources."""
-
-    #: The dimensions of the first input that count rows and source tokens.
-    rows_at, tokens_at = 0, 1
-
-    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
-        """Return inputs for ``rows`` sources of ``tokens`` tokens."""
-        raise NotImplementedError
 
 
 class CachedStep(Step):
@@ -62,14 +56,17 @@ class CachedStep(Step):
     #: The index of the input that is :data:`~specdec_plugins.models.layers.KeysValues`.
     memory_at: int
 
-    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        """Return inputs of :meth:`run` after the first.
-
-        Args:
-            rows, tokens: the batch and its new tokens.
-            others: every other size that changes from call to call grows with it.
-        """
+    def example_run(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
+        """Return inputs of :meth:`run` after the first, of the sizes of an :meth:`example`."""
         raise NotImplementedError
+
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
+        layer, count, width = self.layers[0], len(self.layers), others + 2
+        past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
+        indices = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
+        indices = indices[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
+        mask = torch.zeros(rows, 1, tokens, width)
+        return (past, indices, mask, *self.example_run(rows, tokens, others))
 
     def forward(
         self,

@@ -23,7 +23,7 @@ from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.exported_step import ExportedStep, example_inputs
+from specdec_plugins.engines.exported_step import ExportedStep
 from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.step import Step
@@ -94,7 +94,7 @@ class TwoMatrices(Step):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
         return (x @ self.first @ self.second,)
 
-    def example(self) -> tuple[torch.Tensor]:
+    def example(self, *sizes: int) -> tuple[torch.Tensor]:
         return (torch.ones(2, 128),)
 
 
@@ -104,7 +104,7 @@ class Twice(Step):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
         return (x * (2 if torch.onnx.is_in_onnx_export() else 1),)
 
-    def example(self) -> tuple[torch.Tensor]:
+    def example(self, *sizes: int) -> tuple[torch.Tensor]:
         return (torch.ones(2, 3),)
 
 
@@ -114,7 +114,7 @@ class Strange(Step):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.special.airy_ai(x),)
 
-    def example(self) -> tuple[torch.Tensor | None, ...]:
+    def example(self, *sizes: int) -> tuple[torch.Tensor | None, ...]:
         return (torch.ones(2),)
 
 
@@ -160,7 +160,7 @@ def test_inputs_that_were_filled_anew_are_read_again() -> None:
     torch.manual_seed(0)
     verifier, _ = pair("all shared")
     run, step = OnnxRuntimeEngine().prepare(VerifierStep(verifier)), VerifierStep(verifier)
-    tensors = example_inputs(step, 2, 3)
+    tensors = step.example(2, 3, 7)
     for _ in range(3):
         for tensor in (tensors[0], *tensors[2:5]):
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
@@ -215,7 +215,7 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     for tokens in (3, 5, 8):
         tensors = tuple(
             torch.randn_like(x) if x is not None and x.is_floating_point() else x
-            for x in example_inputs(step, rows, tokens)
+            for x in step.example(rows, tokens, 7)
         )
         cache = copy.deepcopy(tensors[0])
         results, expected = run(*tensors), step(cache, *tensors[1:])

@@ -18,7 +18,6 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, St
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.exported_step import example_inputs
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -109,7 +108,7 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
 
     tokens = [EOS, 5, 9, 14, 17, 20, 22]
     step = DrafterStep(make("head", tokens).float()).eval()
-    inputs = example_inputs(step, 2, 5)
+    inputs = step.example(2, 5, 7)
     expected = step(*inputs)
     found = OnnxRuntimeEngine(precision).prepare(step)(*inputs)
     assert set(found[1].flatten().tolist()) == set(tokens)

@@ -69,7 +69,7 @@ class DrafterStep(CachedStep):
         x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
         return (x, *self.score(x, last))
 
-    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
+    def example_run(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         ids, positions, *source = example_of(self.layers, rows, tokens, others)
         copies, features = None, None
         if self.decoder.copies_source:

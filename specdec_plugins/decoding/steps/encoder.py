@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.steps.cache import KVCache, room
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.step import CachedStep, SourceStep
+from specdec_plugins.engines.step import CachedStep, Step
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
@@ -97,7 +97,7 @@ class StockEncoder:
         return states.transpose(0, 1)
 
 
-class EncoderStep(SourceStep):
+class EncoderStep(Step):
     """The layers of a ``TransformerEncoderBase`` that is not in training."""
 
     def __init__(self, encoder: TransformerEncoderBase) -> None:
@@ -118,17 +118,16 @@ class EncoderStep(SourceStep):
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
         return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)
 
-    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         channels = int(self.encoder.layers[0].embed_dim)
         return torch.ones(rows, tokens, channels), torch.zeros(rows, 1, 1, tokens)
 
 
-class MemoryStep(SourceStep):
+class MemoryStep(Step):
     """The keys and values of a decoder's cross-attention."""
 
     # Until the next batch begins; of a large one it is some 20 MB, which need not be copied.
     transient = 1
-    rows_at, tokens_at = 1, 0
 
     def __init__(self, layers: list[DecoderLayerRunner]) -> None:
         super().__init__()
@@ -140,7 +139,7 @@ class MemoryStep(SourceStep):
         rows, channels)``."""
         return (source_memory(self._layers, states),)
 
-    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
 
 

@@ -135,7 +135,7 @@ class VerifierStep(CachedStep):
             x = positioned(x, positions, table)
         return x if decoder.layernorm_embedding is None else decoder.layernorm_embedding(x)
 
-    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
+    def example_run(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         decoder = self.decoder
         table = position_table(decoder.embed_positions, others + 2, decoder.padding_idx)
         ids, positions, *source = example_of(self.layers, rows, tokens, others)

@@ -110,7 +110,9 @@ def batch_of(
 ) -> Sample:
     """A batch for a training pass."""
     net_input = {"src_tokens": source, "src_lengths": lengths}
-    return {"net_input": net_input, "target": target, "cuts": cuts}
+    seeds = torch.randint(2**63 - 1, (len(target),))
+    noise = {"cuts": cuts, "seeds": seeds, "glancing_ratio": 0.0}
+    return {"net_input": net_input, "target": target, **noise}
 
 
 def slot_logits(output: DrafterOutput) -> torch.Tensor:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.acceptance.sampling import log_probabilities
 from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafting import chosen_draft
 from specdec_plugins.decoding.drafts import ChainDraft
-from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import NetInput
@@ -27,6 +26,7 @@ from specdec_plugins.models.drafter import Drafter
 class LabelledBlocks:
     """Drafted blocks and what became of them, ``(batch, blocks, …)``."""
 
+    eos: int
     #: ``(batch, blocks)`` prefix lengths, the longest first.
     cuts: Tensor
     #: ``(batch, blocks, slots, channels)`` the drafter's last states.
@@ -40,7 +40,6 @@ class LabelledBlocks:
     #: ``(batch, blocks, slots)`` the probability that a token is accepted if all before it are:
     #: min(1, p / q) for drawn tokens; else 1 or 0, and 0 after the first rejection.
     chances: Tensor
-    eos: int
 
     @property
     def survived(self) -> Tensor:
@@ -107,10 +106,8 @@ class AcceptanceLabeller:
             if self.rule.draws:
                 torch.manual_seed(int(seeds[0]))
             blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
-        states, confidences, draft, accepted, chances = (
-            torch.stack(part, 1) for part in zip(*blocks)
-        )
-        return LabelledBlocks(cuts, states, confidences, draft, accepted, chances, self.eos)
+        parts = [torch.stack(part, 1) for part in zip(*blocks)]
+        return LabelledBlocks(self.eos, cuts, *parts)
 
     def _read(self, net_input: NetInput, target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
@@ -139,10 +136,9 @@ class AcceptanceLabeller:
         draft = chosen_draft(sizes, states, scores, scoring)
         logits, *_ = self.verifier.score(last, draft, cuts)
         known = target[:, : max(cuts)], cut, draft.tokens, draft.links.ancestors
-        logits = penalised(logits, self.scoring.repetition_penalty, *known)
-        lprobs = log_probabilities(logits, self.scoring.temperature)
-        self._bans.apply(lprobs, cut[:, None] + draft.links.depths, None)
-        verification = Verification(lprobs, self.eos)
+        logits, normalisers = self.scoring.changed(logits, *known)
+        self._bans.apply(logits, cut[:, None] + draft.links.depths, None)
+        verification = Verification(logits, self.eos, normalisers)
         counts = draft.accept(self.rule, verification).accepted
         accepted = torch.tensor(counts, device=cut.device)
         slots = torch.arange(self.block_size, device=accepted.device)

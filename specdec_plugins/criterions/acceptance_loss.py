@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from specdec_plugins.checkpoints.pair import unwrapped
+from specdec_plugins.criterions import SlotCriterion
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.options import check_options, option
@@ -31,7 +31,7 @@ class AcceptanceLossConfig(FairseqDataclass):
 
 
 @register_criterion("acceptance_loss", dataclass=AcceptanceLossConfig)
-class AcceptanceLoss(FairseqCriterion):
+class AcceptanceLoss(SlotCriterion):
     """Loss summed over decided slots; ``sample_size`` is the sum of their weights.
 
     Labels are made while training: the frozen pair drafts and verifies a block after each cut of
@@ -54,10 +54,8 @@ class AcceptanceLoss(FairseqCriterion):
         self, model: BaseFairseqModel, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
-        # Those of each worker's sentences, else all would draw alike; in validation the same ones.
-        seeds = sample.get("seeds", sample["id"]).to(sample["target"].device)
-        target, cuts = sample["target"], sample["cuts"]
-        labelled = self.labeller(model)(sample["net_input"], target, cuts, seeds)
+        noise = sample["cuts"], sample["seeds"]
+        labelled = self.labeller(model)(sample["net_input"], sample["target"], *noise)
         logits = model(labelled.states, labelled.confidences).float()
         reached = labelled.reached > 0
         logits, chances = logits[reached], labelled.chances[reached].float()
@@ -86,23 +84,12 @@ class AcceptanceLoss(FairseqCriterion):
             self._labeller = AcceptanceLabeller(head.drafter, scoring, size)
         return self._labeller
 
-    @staticmethod
-    def reduce_metrics(logging_outputs: list[LogOutput]) -> None:
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[LogOutput]) -> None:
         """Log means over decided slots; the loss in bits, as fairseq does."""
-
-        def total(key: str) -> float | Tensor:
-            return sum(log.get(key, 0) for log in logging_outputs)
-
-        size, decided = total("sample_size"), total("decided")
-        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=4)
+        cls.log_means(logging_outputs, "sample_size", {"loss": "loss"}, math.log(2))
         names = {"acceptance_rate": "accepted", "predicted_rate": "predicted", "brier": "squares"}
-        for name, key in names.items():
-            metrics.log_scalar(name, total(key) / decided, decided, round=4)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """All logs are sums."""
-        return True
+        cls.log_means(logging_outputs, "decided", names)
 
 
 def weighted_loss(

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 import torch
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from torch import Tensor
 
+from specdec_plugins.criterions import SlotCriterion
 from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
@@ -47,7 +47,7 @@ class GlatLossConfig(FairseqDataclass):
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
-class GlatLoss(FairseqCriterion):
+class GlatLoss(SlotCriterion):
     """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
 
     def __init__(self, task: "TranslationSpecdecTask", cfg: GlatLossConfig) -> None:
@@ -102,29 +102,15 @@ class GlatLoss(FairseqCriterion):
             main = (1 - smoothing) * main - smoothing * lprobs.mean(-1)
         return main, nll.detach()
 
-    @staticmethod
-    def reduce_metrics(logging_outputs: list[LogOutput]) -> None:
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[LogOutput]) -> None:
         """Log means over slots; losses in bits, as fairseq does."""
-
-        def total(key: str) -> float | Tensor:
-            return sum(log.get(key, 0) for log in logging_outputs)
-
-        def log_mean(name: str, key: str, count: float | Tensor, unit: float = 1.0) -> None:
-            # Where nothing was scored, 0 without a weight leaves fairseq's averages alone.
-            mean = total(key) / count / unit if count > 0 else 0.0
-            metrics.log_scalar(name, mean, count, round=3)
-
-        size, slots = total("sample_size"), total("glat_total")
-        log_mean("loss", "loss", size, math.log(2))
-        log_mean("nll_loss", "nll_loss", size, math.log(2))
-        log_mean("glat_accu", "glat_correct", slots)
-        log_mean("glat_context_p", "glat_context_p", slots)
+        losses = {"loss": "loss", "nll_loss": "nll_loss"}
+        cls.log_means(logging_outputs, "sample_size", losses, math.log(2))
+        glancing = {"glat_accu": "glat_correct", "glat_context_p": "glat_context_p"}
+        cls.log_means(logging_outputs, "glat_total", glancing)
         slot = 0
         while any(f"total_{slot}" in log for log in logging_outputs):
-            log_mean(f"acc_{slot}", f"correct_{slot}", total(f"total_{slot}"))
+            names = {f"acc_{slot}": f"correct_{slot}"}
+            cls.log_means(logging_outputs, f"total_{slot}", names)
             slot += 1
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """All logs are sums."""
-        return True

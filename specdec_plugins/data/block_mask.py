@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-GOLDEN_RATIO = 0.6180339887498949
 # SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), as signed integers, which torch's wrap.
 GAMMA = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
@@ -71,16 +70,6 @@ def sentence_uniforms(seeds: Tensor, stream: int, *shape: int) -> Tensor:
     index = torch.arange(count, device=seeds.device) + (stream * 2**32 + 1)
     bits = _shifted(_mix(seeds[:, None] + index * GAMMA), 40)
     return (bits.float() / 2**24).view(len(seeds), *shape)
-
-
-def fixed_uniforms(ids: Tensor, blocks: int) -> Tensor:
-    """``(batch, blocks)`` in [0, 1) that depend on the sentences' ids alone.
-
-    Validation uses them: the same prefixes every time, however sentences are batched. The
-    multiples of the golden ratio, modulo 1, are spread evenly for any run of ids.
-    """
-    index = ids[:, None] * blocks + torch.arange(blocks, device=ids.device) + 1
-    return (index.double() * GOLDEN_RATIO) % 1.0
 
 
 @dataclass(frozen=True)

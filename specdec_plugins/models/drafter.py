@@ -194,15 +194,12 @@ class Drafter(BaseFairseqModel):
 
         Args:
             sample: a batch; of its additions ``glancing_ratio`` is the part of the wrong slots to
-                reveal, where 0 or none makes a single pass, and ``seeds`` ``(batch,)`` choose each
-                sentence's noise; without them they are drawn.
+                reveal, where 0 makes a single pass, and ``seeds`` ``(batch,)`` choose each
+                sentence's noise.
             read: reads logits; it draws nothing, and changes nothing.
             with_verifier: ``read`` is also given the verifier's states, for labels.
         """
-        target, net_input = sample["target"], sample["net_input"]
-        seeds = sample.get("seeds")
-        if seeds is None:
-            seeds = torch.randint(2**63 - 1, (len(target),), device=target.device)
+        target, net_input, seeds = sample["target"], sample["net_input"], sample["seeds"]
         blocks = Blocks.cut(target, sample["cuts"], self.block_size, self.decoder.padding)
         source = net_input["src_tokens"], net_input["src_lengths"]
         encoder_out = self.encode(*source)
@@ -215,7 +212,7 @@ class Drafter(BaseFairseqModel):
         inputs = target, blocks, encoder_out, features, self.begin, hiding, labels
         training_pass = TrainingPass(self.decoder, *inputs)
         predicted, revealed = None, torch.zeros_like(blocks.scored)
-        if (ratio := sample.get("glancing_ratio", 0.0)) > 0:
+        if (ratio := sample["glancing_ratio"]) > 0:
             predicted, revealed = self._glance(training_pass, blocks, ratio, seeds)
         best, *values = training_pass.score(revealed, read)
         predicted = blocks.spread(best) if predicted is None else predicted

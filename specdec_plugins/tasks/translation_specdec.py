@@ -172,11 +172,16 @@ class TranslationSpecdecTask(TranslationTask):
         part = min(1.0, max(0.0, update / self.cfg.total_up))
         return max(0.0, self.cfg.start_p - self.cfg.minus_p * part)
 
-    def _cut(self, sample: Sample, uniforms: Tensor) -> None:
-        lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
+    def _add_noise(self, sample: Sample, seed: int, ratio: float) -> None:
+        """Complete a batch by noise that depends on ``seed`` and each sentence's id alone."""
+        target, blocks = sample["target"], self.cfg.blocks_per_sentence
+        seeds = block_mask.sentence_seeds(sample["id"].to(target.device), seed)
+        uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, blocks)
         # Forced tokens are never drafted.
         forced = len(self.language_tokens.forced)
-        sample["cuts"] = forced + block_mask.sample_cuts(lengths - forced, uniforms)
+        lengths = target.ne(self.target_dictionary.pad()).sum(1) - forced
+        cuts = forced + block_mask.sample_cuts(lengths, uniforms)
+        sample.update({"seeds": seeds, "cuts": cuts, "glancing_ratio": ratio})
 
     def train_step(
         self,
@@ -190,11 +195,7 @@ class TranslationSpecdecTask(TranslationTask):
         """Train as fairseq does, with noise that depends on the update's seed and the sentence
         alone: several workers, to which fairseq gives the same seed, draw as a single process."""
         self._validating = None  # its weights are about to change
-        ids = sample["id"].to(sample["target"].device)
-        seeds = sample["seeds"] = block_mask.sentence_seeds(ids, torch.initial_seed())
-        blocks = self.cfg.blocks_per_sentence
-        self._cut(sample, block_mask.sentence_uniforms(seeds, block_mask.CUTS, blocks))
-        sample["glancing_ratio"] = self.glancing_ratio(update_num)
+        self._add_noise(sample, torch.initial_seed(), self.glancing_ratio(update_num))
         name = self.cfg.autocast
         with nullcontext() if name is None else autocast(str(name), model, sample):
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -206,9 +207,7 @@ class TranslationSpecdecTask(TranslationTask):
         model = pair.unwrapped(model)
         if self.verifier is not None:
             model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
-        ids = sample["id"].to(sample["target"].device)
-        self._cut(sample, block_mask.fixed_uniforms(ids, self.cfg.blocks_per_sentence))
-        sample["glancing_ratio"] = 0.0
+        self._add_noise(sample, 0, 0.0)
         if self.verifier is None or not isinstance(model, Drafter):
             return super().valid_step(sample, model, criterion)
         generator = self._validation_generator(model)

@@ -145,7 +145,7 @@ def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
     accepted = torch.tensor([[1, 2, 1, 4]])
     empty = torch.zeros(1, 4, 4)
     chances = (torch.arange(4) < accepted[..., None]).float()
-    blocks = LabelledBlocks(accepted, empty[..., None], empty, draft, accepted, chances, EOS)
+    blocks = LabelledBlocks(EOS, accepted, empty[..., None], empty, draft, accepted, chances)
     assert blocks.survived.long().tolist() == [
         [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
     ]

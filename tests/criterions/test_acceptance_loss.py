@@ -46,6 +46,7 @@ def make_sample() -> dict[str, Any]:
         "cuts": torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]]),
         "ntokens": 9,
         "id": torch.arange(3),
+        "seeds": torch.arange(3),
     }
 
 

@@ -41,6 +41,7 @@ def make_sample(
         "target": target,
         "ntokens": sum(lengths),
         "cuts": torch.tensor(cuts),
+        "seeds": torch.arange(len(lengths)),
         "glancing_ratio": ratio,
     }
 

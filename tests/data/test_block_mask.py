@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from conftest import examples
-from drafters import golden, needs_published, published_drafter, slot_logits
+from drafters import batch_of, golden, needs_published, published_drafter, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,6 @@ from specdec_plugins.data.block_mask import (
     GLANCING,
     HIDING,
     Blocks,
-    fixed_uniforms,
     glance,
     sample_cuts,
     sentence_seeds,
@@ -50,23 +49,6 @@ def test_several_blocks_are_spread_over_the_sentence(blocks: int) -> None:
         # The c-th block from the end has the c-th part of the sentence, all of it, evenly.
         first = length - (block + 1) * part
         assert torch.bincount(cuts[:, block]).tolist() == [0] * first + [each] * part
-
-
-@given(
-    ids=st.lists(st.integers(0, 10**7), min_size=2, max_size=20),
-    blocks=st.integers(1, 4),
-    data=st.data(),
-)
-def test_fixed_uniforms_do_not_depend_on_batching(
-    ids: list[int], blocks: int, data: st.DataObject
-) -> None:
-    together = fixed_uniforms(torch.tensor(ids), blocks)
-    assert bool(((together >= 0) & (together < 1)).all())
-    cut = data.draw(st.integers(1, len(ids) - 1))
-    parts = [fixed_uniforms(torch.tensor(part), blocks) for part in (ids[:cut], ids[cut:])]
-    assert torch.equal(together, torch.cat(parts))
-    order = torch.randperm(len(ids))
-    assert torch.equal(together[order], fixed_uniforms(torch.tensor(ids)[order], blocks))
 
 
 @given(
@@ -157,7 +139,8 @@ def test_published_glancing_counts_are_reproduced(index: int) -> None:
     (plain,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0")
     (glanced,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0.5")
     cuts = golden("noise.pt")["noise"][index]["prefix_len"][:, None]
-    output = published_drafter()({"net_input": batch, "target": batch["target"], "cuts": cuts})
+    inputs = batch["src_tokens"], batch["src_lengths"], batch["target"]
+    output = published_drafter()(batch_of(*inputs, cuts))
     blocks = output.blocks
     assert int(blocks.scored.sum()) == plain["scored"]
     accuracy = output.glanced_correct.sum() / blocks.scored.sum()

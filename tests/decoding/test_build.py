@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import examples, make_batch, make_verifier, thinned
 from controlled import build
-from drafters import make_block, make_causal, slot_logits
+from drafters import batch_of, make_block, make_causal, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
@@ -58,9 +58,7 @@ def draft_by_training_forward(
     while True:
         filled = torch.tensor([tokens + [5] * drafter.block_size])
         cut = torch.tensor([[len(tokens)]])
-        net_input = {"src_tokens": source[None], "src_lengths": lengths}
-        sample = {"net_input": net_input, "target": filled, "cuts": cut}
-        logits = slot_logits(drafter(sample))[0, 0, :k]
+        logits = slot_logits(drafter(batch_of(source[None], lengths, filled, cut)))[0, 0, :k]
         lprobs = logits.log_softmax(-1)
         for slot in range(k):
             row = lprobs[slot].clone()

@@ -265,6 +265,7 @@ class TestPublishedPair:
             "target": batch["target"],
             "ntokens": batch["ntokens"],
             "cuts": cuts,
+            "seeds": torch.arange(len(cuts)),
             "glancing_ratio": 0.0,
         }
         loss, size, log = criterion(model, sample)

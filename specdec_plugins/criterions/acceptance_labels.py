@@ -72,8 +72,7 @@ class AcceptanceLabeller:
 
     def __init__(self, drafter: Drafter, scoring: Scoring, block_size: int) -> None:
         verifier, words = drafter.verifier, drafter.verifier.decoder.dictionary
-        self.drafter = CachedDrafter(drafter.eval())
-        verifier.eval()
+        self.drafter = CachedDrafter(drafter)
         self.block_size, self.padding, self.eos = block_size, words.pad(), drafter.eos
         self.verifier = CachedVerifier(verifier, self.padding, None, drafter.feature_layers)
         self.scoring, self.rule = scoring, scoring.rule

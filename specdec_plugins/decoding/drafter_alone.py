@@ -55,7 +55,7 @@ class DrafterAlone:
         self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         if drafter.reads_verifier:
-            models = drafter.verifier.eval(), self.pad, self.engines.verifier
+            models = drafter.verifier, self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)
         self._drafter = CachedDrafter(drafter, self.engines.drafter)
 

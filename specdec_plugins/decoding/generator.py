@@ -77,8 +77,6 @@ class SpeculativeGenerator:
         self._drafter = None if isinstance(drafter, DraftSource) else drafter
         self.drafter = None if self._drafter is None else self._drafter.model
         self.engines = Engines(engine, engine if drafter is None else drafter.engine or engine)
-        # Not chained: eval() returns None once fairseq has prepared a model for inference.
-        verifier.eval()
         #: The largest number of target tokens, EOS included, that the verifier takes.
         self.positions = int(verifier.max_decoder_positions())
         layers = () if self.drafter is None else self.drafter.feature_layers

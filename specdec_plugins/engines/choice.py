@@ -92,5 +92,4 @@ def choose_engines(
     chosen = choose_engine(engine, precision, device)
     if drafter_precision in (None, precision):
         return Engines.both(chosen)
-    other = choose_engine(engine, str(drafter_precision), device)
-    return Engines(chosen, chosen if other.precision == chosen.precision else other)
+    return Engines(chosen, choose_engine(engine, str(drafter_precision), device))

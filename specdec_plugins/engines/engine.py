@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,11 +73,8 @@ class Engines:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Prepare both engines to run steps."""
-        with ExitStack() as stack:
-            if self.drafter is not self.verifier:
-                stack.enter_context(self.drafter.running())
-            # The verifier's last, as it takes longer: engines may want numbers of threads.
-            stack.enter_context(self.verifier.running())
+        # The verifier's last, as it takes longer: engines may want numbers of threads.
+        with self.drafter.running(), self.verifier.running():
             yield
 
 

@@ -188,7 +188,6 @@ class BlockDrafter(Drafter):
 def block(args: Namespace) -> None:
     """Fill in the published defaults."""
     _fill_in(args, {"src_embedding_copy": False, "apply_bert_init": False})
-    args.init_encoder_from = getattr(args, "init_encoder_from", None)
     for side in ("encoder", "decoder"):
         _fill_in(args, {f"{side}_embed_dim": 512, f"{side}_layers": 6})
         dim = getattr(args, f"{side}_embed_dim")

@@ -3,7 +3,6 @@
 # No postponed annotations: fairseq reads the fields' types at run time.
 
 from dataclasses import dataclass, field, make_dataclass
-from types import NoneType
 from typing import Any, Optional, get_args
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -27,12 +26,11 @@ def _decoding_config() -> type:
     kinds = option_types(*OWNERS)
     for name, declared in option_fields(*OWNERS).items():
         if help := declared.metadata["help"]:
-            optional, kind = NoneType in get_args(kinds[name]), kinds[name]
-            kind = get_args(kind)[0] if optional else kind
+            kind, *none = get_args(kinds[name]) or [kinds[name]]
             if choices := declared.metadata["choices"]:
                 kind = ChoiceEnum(choices)
             stated = field(default=declared.default, metadata={"help": help})
-            made.append((name, Optional[kind] if optional else kind, stated))
+            made.append((name, Optional[kind] if none else kind, stated))
     return make_dataclass(
         "DecodingConfig", made, bases=(FairseqDataclass,), namespace={"__module__": __name__}
     )

@@ -61,7 +61,10 @@ class KVCache:
 
         ``longest``: positions that the longest row has cached.
         """
-        self._grow(longest + slots)
+        if longest + slots > self._store.size(4):
+            before = self._past
+            self._hand(self.rows, self._make(self.rows, room(longest + slots), *self._kind))
+            self._past[..., : before.size(4), :] = before
         return self._store.size(4) if self._whole else longest + slots
 
     def run(
@@ -120,13 +123,6 @@ class KVCache:
         keep_rows(self._store[..., :width, :], rows, 2)
         if len(rows) < self.rows:
             self._hand(len(rows), self._store)
-
-    def _grow(self, positions: int) -> None:
-        """Make room for so many positions."""
-        if positions > self._store.size(4):
-            before = self._past
-            self._hand(self.rows, self._make(self.rows, room(positions), *self._kind))
-            self._past[..., : before.size(4), :] = before
 
     def _hand(self, rows: int, store: Tensor) -> None:
         """Use the first ``rows`` of ``store`` from now on."""

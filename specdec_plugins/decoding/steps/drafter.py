@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from torch import Tensor
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.kernels import Bools, Ints, compiled, indices, to_device
 from specdec_plugins.decoding.steps.cache import fill_mask
-from specdec_plugins.decoding.steps.encoder import CachedModel, Encode, example_of, frozen_encoder
-from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.decoding.steps.encoder import CachedModel, example_of, frozen_encoder
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
@@ -88,20 +86,14 @@ class CachedDrafter(CachedModel):
     """
 
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
-        self.engine = engine = engine or EagerEngine()
         model.eval()
         self.model, self.decoder, self.step = model, model.decoder, DrafterStep(model)
-        super().__init__(self.step, engine, model.decoder.positions)
+        super().__init__(self.step, engine, model.decoder.positions, _empty)
         self.causal = model.decoder.causal
         #: True if tensor code of fixed sizes can make its inputs.
         self.recordable = self.causal and not model.decoder.copies_source
         self.reads_features = model.uses_verifier_features
-        self.encode: Encode | None = None
-        with torch.no_grad():
-            if model.encoder is not None:
-                self.encode = frozen_encoder(model.encoder, engine)
-        # An engine keeps its binding to inputs that are filled anew.
-        self._empty = lru_cache(maxsize=8)(_empty) if engine.whole_cache else _empty
+        self.encode = None if model.encoder is None else frozen_encoder(model.encoder, self.engine)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         """Begin a batch; ``capacity``: the largest number of tokens of a row, block included."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from fairseq.models.transformer import TransformerEncoderBase
@@ -11,6 +12,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.steps.cache import KVCache, room
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Step
 from specdec_plugins.host.fairseq_types import EncoderOut
@@ -147,10 +149,17 @@ class CachedModel:
     """A step, the cache of every row's committed tokens, and what the step reads of the source."""
 
     def __init__(
-        self, step: CachedStep, engine: Engine, positions: Callable[[int], Tensor | None]
+        self,
+        step: CachedStep,
+        engine: Engine | None,
+        positions: Callable[[int], Tensor | None],
+        inputs: Callable[..., tuple[Tensor, ...]],
     ) -> None:
-        """``positions``: returns embeddings of so many."""
+        """``positions``: returns embeddings of so many; ``inputs``: a step's, to be filled."""
+        self.engine = engine = engine or EagerEngine()
         self._whole, self._positions = engine.whole_cache, positions
+        # An engine keeps its binding to inputs that are filled anew.
+        self._empty = lru_cache(maxsize=8)(inputs) if self._whole else inputs
         self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
         self.cache = KVCache(step.layers, engine.whole_cache)
         self._table: Tensor | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from specdec_plugins.decoding.steps.encoder import (
     frozen_encoder,
     same_methods,
 )
-from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
 from specdec_plugins.files.errors import EngineError
@@ -152,13 +151,12 @@ class CachedVerifier(CachedModel):
         engine: Engine | None = None,
         feature_layers: Collection[int] = (),
     ) -> None:
-        engine, self.step = engine or EagerEngine(), VerifierStep(model, feature_layers)
-        positions = model.decoder.embed_positions
-        super().__init__(self.step, engine, lambda count: position_table(positions, count, padding))
-        with torch.no_grad():
-            self.encode = frozen_encoder(model.encoder, engine)
-        # An engine keeps its binding to inputs that are filled anew.
-        self._empty = lru_cache(maxsize=8)(_empty) if engine.whole_cache else _empty
+        # Not chained: eval() returns None once fairseq has prepared a model for inference.
+        model.eval()
+        self.step = VerifierStep(model, feature_layers)
+        positions = partial(position_table, model.decoder.embed_positions, padding=padding)
+        super().__init__(self.step, engine, positions, _empty)
+        self.encode = frozen_encoder(model.encoder, self.engine)
 
     def score(
         self, last: Sequence[int], draft: Draft, lengths: list[int]

@@ -54,7 +54,7 @@ class ScriptedDrafter:
     """
 
     causal = False
-    reads_features = False
+    uses_verifier_features = False
     feature_layers = ()
     eos, padding = DICTIONARY.eos(), DICTIONARY.pad()
     engine = EagerEngine()

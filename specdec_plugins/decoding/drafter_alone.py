@@ -128,7 +128,7 @@ class DrafterAlone:
 
     def _commit(self, batch: Batch, accepted: Accepted, scores: Tensor) -> StepResult:
         states, tokens = None, accepted.tokens
-        if self._verifier is not None and self._drafter.reads_features:
+        if self._verifier is not None and self.drafter.uses_verifier_features:
             # The last token is read before the next block.
             read = ChainDraft.of(tokens[:, :-1])
             _, states, _ = self._verifier.score(batch.last, read, batch.lengths)

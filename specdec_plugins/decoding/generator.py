@@ -227,7 +227,7 @@ class SpeculativeGenerator:
     ) -> StepResult:
         """Append what was accepted: tokens, scores, keys and values, states for the drafter."""
         self._verifier.cache.write(accepted.sources, batch.lengths, accepted.committed)
-        reads = self._drafter is not None and self._drafter.reads_features
+        reads = self.drafter is not None and self.drafter.uses_verifier_features
         scores = verification.of(accepted.tokens, accepted.sources)
         return batch.commit(draft, accepted, scores, states if reads else None)
 

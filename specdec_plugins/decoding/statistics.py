@@ -119,8 +119,7 @@ class DecodingStatistics(Observer):
         rest = max(0.0, total - sum(phases.values()))
         # Quantiles are nearest ranks.
         median, late = np.quantile(latencies, (0.5, 0.9), method="inverted_cdf").tolist()
-        first = ("sentences", "committed_tokens", "forced_tokens")
-        names = (*first, *COUNTS, *RATES, "acceptance_histogram")
+        names = ("sentences", "forced_tokens", *COUNTS, *RATES, "acceptance_histogram")
         return {
             **{name: getattr(self, name) for name in names},
             "seconds": {**phases, "other": rest, "total": total},

@@ -88,7 +88,7 @@ def speculative_sampling(
 
     Args:
         probabilities: ``(rows, slots + 1, vocab)`` the verifier's, p.
-        drafted: ``(rows, slots)`` drawn tokens, or the first slots of them.
+        drafted: ``(rows, slots)`` drawn tokens, or the first slots of them; at least one.
         proposal: q, of as many slots or more.
         lengths: ``(rows,)`` the slots of each row; None: all. Leaving out a token must not depend
             on which token it is.
@@ -104,8 +104,6 @@ def speculative_sampling(
         accepted = torch.minimum(accepted, lengths)
     last = accepted[:, None]
     p = probabilities.gather(1, last[..., None].expand(-1, -1, probabilities.size(-1)))[:, 0]
-    if not slots:
-        return accepted, draw(p)[:, None]
     rejected = last < (slots if lengths is None else lengths[:, None])
     at = last.clamp(max=slots - 1)[..., None].expand(-1, -1, proposal.candidates.size(-1))
     q = proposal.probabilities.gather(1, at)[:, 0] * rejected

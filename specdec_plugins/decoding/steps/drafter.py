@@ -92,7 +92,6 @@ class CachedDrafter(CachedModel):
         self.causal = model.decoder.causal
         #: True if tensor code of fixed sizes can make its inputs.
         self.recordable = self.causal and not model.decoder.copies_source
-        self.reads_features = model.uses_verifier_features
         self.encode = None if model.encoder is None else frozen_encoder(model.encoder, self.engine)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
@@ -114,7 +113,7 @@ class CachedDrafter(CachedModel):
         if prefixes.rows is not None:
             rows = to_device(prefixes.rows, self._device)
             memory, rest = memory[:, :, rows], [x if x is None else x[rows] for x in rest]
-        features = self._features(prefixes, rows, new) if self.reads_features else None
+        features = self._features(prefixes, rows, new) if self.step.channels else None
         inputs = mask, *new, self._table, memory, *rest, features, block, last
         cached = prefixes.cached
         states, *scores = self.cache.run(self._run, max(cached), inputs, rows)

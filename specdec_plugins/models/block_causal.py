@@ -18,7 +18,6 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
-    Embedding,
     TransformerConfig,
     TransformerEncoderBase,
     TransformerModelBase,
@@ -29,7 +28,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
-from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
+from specdec_plugins.models.drafter import Drafter, token_tables
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.lattice import PreviousTokenHead, SlotScorer, TokenChain
 from specdec_plugins.models.layers import Projection, positioned, projection
@@ -188,12 +187,7 @@ class BlockCausalDrafter(Drafter):
         layers_cfg = TransformerConfig.from_namespace(Namespace(**fields))
         encoder, embed_tokens = None, None
         if not cfg.share_verifier_encoder:
-            encoder_table = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
-            embed_tokens = encoder_table
-            if cfg.share_all_embeddings:
-                check_shared_embeddings(source, target, layers_cfg)
-            else:
-                embed_tokens = Embedding(len(target), cfg.decoder_embed_dim, target.pad())
+            encoder_table, embed_tokens = token_tables(source, target, layers_cfg)
             encoder = TransformerEncoderBase(layers_cfg, source, encoder_table)
         elif cfg.init_encoder_from:
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")

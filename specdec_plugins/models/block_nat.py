@@ -16,7 +16,6 @@ from typing import ClassVar
 import torch
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
-    Embedding,
     TransformerConfig,
     TransformerEncoderBase,
     TransformerModel,
@@ -26,7 +25,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
-from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
+from specdec_plugins.models.drafter import Drafter, token_tables
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Slots
 from specdec_plugins.models.layers import positioned
 
@@ -152,13 +151,8 @@ class BlockDrafter(Drafter):
         args.mask_token, args.no_scale_embedding = target.unk(), True
         args.layernorm_embedding = False
         cfg = TransformerConfig.from_namespace(args)
-        encoder_table = Embedding(len(source), cfg.encoder.embed_dim, source.pad())
-        decoder_table = encoder_table
-        if cfg.share_all_embeddings:
-            check_shared_embeddings(source, target, cfg)
-            cfg.share_decoder_input_output_embed = True
-        else:
-            decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())
+        cfg.share_decoder_input_output_embed |= cfg.share_all_embeddings
+        encoder_table, decoder_table = token_tables(source, target, cfg)
         encoder = BlockEncoder(cfg, source, encoder_table)
         decoder = BlockDecoder(cfg, args, decoder_table)
         args.block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)

@@ -13,12 +13,13 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import (
+    Embedding,
     TransformerConfig,
     TransformerEncoderBase,
     TransformerModelBase,
 )
 from fairseq.tasks import FairseqTask
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.host.checkpoints import REDUNDANT
@@ -31,13 +32,19 @@ from specdec_plugins.models.training_pass import SlotReader, TrainingPass
 VOCABULARY = "decoder.draft_vocabulary"
 
 
-def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: TransformerConfig) -> None:
-    """Refuse a source and a target that cannot have the same table."""
+def token_tables(
+    source: Dictionary, target: Dictionary, cfg: TransformerConfig
+) -> tuple[nn.Embedding, nn.Embedding]:
+    """Return new tables for the source and the target, which may be the same."""
+    table = Embedding(len(source), cfg.encoder.embed_dim, source.pad())
+    if not cfg.share_all_embeddings:
+        return table, Embedding(len(target), cfg.decoder.embed_dim, target.pad())
     if source != target or cfg.encoder.embed_dim != cfg.decoder.embed_dim:
         raise ValueError(
             "--share-all-embeddings requires a joined dictionary, and --encoder-embed-dim and "
             "--decoder-embed-dim of the same size"
         )
+    return table, table
 
 
 @dataclass

@@ -23,7 +23,7 @@ from specdec_plugins.decoding.steps.encoder import (
     same_methods,
 )
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.step import CachedStep
+from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.layers import (
@@ -158,9 +158,7 @@ class CachedVerifier(CachedModel):
         super().__init__(self.step, engine, positions, _empty)
         self.encode = frozen_encoder(model.encoder, self.engine)
 
-    def score(
-        self, last: Sequence[int], draft: Draft, lengths: list[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def score(self, last: Sequence[int], draft: Draft, lengths: list[int]) -> Results:
         """Return the results of :class:`VerifierStep`; the next call overwrites them.
 
         ``last``: the last committed token of each row, EOS at the start; ``lengths``: the number of
@@ -168,8 +166,7 @@ class CachedVerifier(CachedModel):
         """
         new = [x if x is None else x.to(self._device) for x in self._inputs(last, draft, lengths)]
         inputs = *new, self._table, self._memory, self._mask
-        logits, states, normalisers = self.cache.run(self._run, max(lengths), inputs)
-        return logits, states, normalisers
+        return self.cache.run(self._run, max(lengths), inputs)
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]

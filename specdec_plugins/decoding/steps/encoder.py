@@ -43,7 +43,9 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
     )
-    return StockEncoder(encoder, engine) if is_stock else encoder
+    if is_stock:
+        return StockEncoder(encoder, engine)
+    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:

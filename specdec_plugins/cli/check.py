@@ -22,14 +22,15 @@ from random import Random
 
 import torch
 
-from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.table import STOCK, markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
+from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference.flags import add_verifier_flags, settings_of_verifier
+from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs import LOADING, progress
@@ -45,11 +46,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or the folder of a pair")
-    add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
-    add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
-    add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
-    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
+    add_verifier_flags(parser, "a checkpoint, or the folder of a pair")
     add("--input-path", metavar="FILE", help="a text (default: made-up lines)")
     add("--lines", metavar="N", type=positive, help=f"lines to decode (all; made: {MADE})")
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
@@ -61,17 +58,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
-    base = Settings(
-        **pair_folder.verifier_settings(args.verifier, args.dictionaries),
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        as_transformer=args.as_transformer,
-        strategy="AR",
-        limits=LIMITS,
-        beam=1,
-        keep_bpe=True,
-    )
-    drafter = Path(base.data) / pair_folder.DRAFTER
+    base = settings_of_verifier(args, limits=LIMITS, beam=1, keep_bpe=True)
+    drafter = Path(base.data) / DRAFTER
     if args.verifier.is_dir() and drafter.is_file():
         base = replace(base, path=str(drafter))
     if not args.input_path:  # words of the dictionary are segmented already

@@ -21,12 +21,16 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.files.command import Parser, command, positive, put
-from specdec_plugins.inference import Settings
-from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.inference.flags import (
+    add_encoder_flags,
+    add_verifier_flags,
+    encoder_options,
+    settings_of_verifier,
+)
 from specdec_plugins.inference.loading import build_task
-from specdec_plugins.inference.pair_folder import ENCODERS, verifier_settings
+from specdec_plugins.inference.pair_folder import ENCODERS
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
@@ -36,17 +40,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
+    add_verifier_flags(parser, "a checkpoint, or a folder of verifier.pt")
     add("sources", metavar="SOURCES", type=Path, help="raw text in the source language")
     add("out", metavar="OUT", type=Path, help="the folder to make; the pair is OUT/pair")
-    add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
-    add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
-    add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     budget = parser.add_mutually_exclusive_group()
     hours, updates = "hours for all stages (4)", "updates of the drafter's training"
     budget.add_argument("--hours", metavar="H", type=float, default=4.0, help=hours)
     budget.add_argument("--updates", metavar="N", type=positive, help=updates)
-    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
     add("--dry-run", action="store_true", help="print the recipe and the hours to expect")
@@ -62,18 +62,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job of a command line."""
     check_enough(args.sources)
-    known = verifier_settings(args.verifier, args.dictionaries)
+    on_gpu = torch.cuda.is_available() and not args.cpu
+    options: JsonObject = {"device": "cuda" if on_gpu else "cpu"}
     encoders = {name: getattr(args, name) for name in ENCODERS}
     if any(encoders.values()):
-        known |= {**encoders, "encoder_options": encoder_options(args)}
-    settings = Settings(
-        **known,
-        strategy="AR",
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        as_transformer=args.as_transformer,
-        device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
-    )
+        options |= {**encoders, "encoder_options": encoder_options(args)}
+    settings = settings_of_verifier(args, **options)
     task = build_task(settings).cfg
     return PairJob(
         replace(settings, source_lang=task.source_lang, target_lang=task.target_lang),

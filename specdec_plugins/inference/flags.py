@@ -42,6 +42,8 @@ SPELLED = {
     "source_lang": ["-s", "--source-lang"],
     "target_lang": ["-t", "--target-lang"],
 }
+#: Options of a verifier that commands take without the other settings.
+OF_VERIFIER = ("source_lang", "target_lang", "as_transformer")
 #: Shared flags that ``--help`` explains; it names all others.
 SHOWN = (
     *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
@@ -142,7 +144,7 @@ def _filled(text: str) -> str:
     return fill(text, width=96, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _add_option(group: argparse._ArgumentGroup, declared: Field[Any], hint: Any) -> None:
+def _add_option(group: argparse._ActionsContainer, declared: Field[Any], hint: Any) -> None:
     """Add the flag of an option, whose type is ``hint``."""
     name, choices = declared.name, declared.metadata["choices"] or None
     spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
@@ -164,6 +166,22 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
         for config in REGISTRIES[name]["dataclass_registry"].values():
             if config is not None:
                 gen_parser_from_dataclass(group, config())
+
+
+def add_verifier_flags(parser: argparse.ArgumentParser, verifier: str) -> None:
+    """Add the argument VERIFIER with this help, and flags for its dictionaries and languages."""
+    add = parser.add_argument
+    add("verifier", metavar="VERIFIER", type=Path, help=verifier)
+    add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
+    for name in OF_VERIFIER:
+        _add_option(parser, option_fields(Settings)[name], option_types(Settings)[name])
+
+
+def settings_of_verifier(args: Namespace, **options: object) -> Settings:
+    """Return settings of greedy decoding by a command line's VERIFIER; ``options`` win."""
+    values = {name: getattr(args, name) for name in OF_VERIFIER}
+    values |= verifier_settings(args.verifier, args.dictionaries)
+    return Settings(**{**values, "strategy": "AR", **options})
 
 
 def encoder_options(args: Namespace) -> JsonObject:

@@ -16,16 +16,14 @@ __version__ = "0.3.0"
 
 def register() -> None:
     """Register criterions, models, tasks and repairs with fairseq; a second call does nothing."""
-    from specdec_plugins.host.fairseq_import import deferred_imports, quiet_import
+    from specdec_plugins.host.fairseq_import import importing_fairseq
 
-    with quiet_import(), deferred_imports():
+    with importing_fairseq():
         import fairseq
 
         from specdec_plugins.checkpoints.archive import register_safe_globals
-        from specdec_plugins.host.subword_codes import read_codes_as_utf8
 
         register_safe_globals()
-        read_codes_as_utf8()
         # fairseq itself finds no criterions. What is imported here, it does not run again.
         for room in ("criterions", "models", "tasks"):
             for module in pkgutil.iter_modules([f"{__path__[0]}/{room}"]):

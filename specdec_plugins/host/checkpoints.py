@@ -61,7 +61,6 @@ def without_memory() -> Iterator[None]:
     with (
         BUILDING,
         patch.object(SinusoidalPositionalEmbedding, "get_embedding", empty),
-        patch.object(nn.init, "normal_", undrawn),
         patch.object(Tensor, "normal_", undrawn),
         torch.device("meta"),
     ):

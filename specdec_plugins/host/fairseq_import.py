@@ -28,11 +28,15 @@ class _Deferred(ModuleType):
 
 
 @contextmanager
-def deferred_imports() -> Iterator[None]:
-    """Defer imports of :data:`LIBRARIES` within the block until something of them is called.
+def importing_fairseq() -> Iterator[None]:
+    """Defer imports of :data:`LIBRARIES` within the block until something of them is called, and
+    keep modules that are imported in it from showing warnings and setting up the root logger.
 
-    A module that is loaded already stays as it is; whoever imports one later has the real one.
+    A library that is loaded already stays as it is; whoever imports one later has the real one.
     """
+    # Python leaves a root logger alone that has a handler.
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
     missing = [name for name in LIBRARIES if name not in sys.modules]
     modules = {name: _Deferred(name) for name in missing}
     for name, module in modules.items():
@@ -41,22 +45,11 @@ def deferred_imports() -> Iterator[None]:
             setattr(modules[parent], child, module)
     sys.modules.update(modules)
     try:
-        yield
-    finally:
-        for name in missing:
-            del sys.modules[name]
-
-
-@contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keep modules that are imported within the block from setting up the root logger, and from
-    showing warnings. Python leaves a root logger alone that has a handler."""
-    root, handler = logging.getLogger(), logging.NullHandler()
-    root.addHandler(handler)
-    try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             yield
     finally:
         root.removeHandler(handler)
+        for name in missing:
+            del sys.modules[name]

@@ -33,9 +33,8 @@ class Utf8SubwordBPE(SubwordNMTBPE):
         self.bpe_symbol = f"{cfg.bpe_separator} "
 
 
-def read_codes_as_utf8() -> None:
-    """Let fairseq's commands, its hub interface and ours build this class."""
-    REGISTRIES["bpe"]["registry"]["subword_nmt"] = Utf8SubwordBPE
+# For fairseq's commands, its hub interface and ours.
+REGISTRIES["bpe"]["registry"]["subword_nmt"] = Utf8SubwordBPE
 
 
 def warn_of_locale() -> None:

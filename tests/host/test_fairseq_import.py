@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.host import fairseq_import as deferred
-from specdec_plugins.host.fairseq_import import deferred_imports
+from specdec_plugins.host.fairseq_import import importing_fairseq
 
 
 def test_a_module_loads_when_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,14 +15,14 @@ def test_a_module_loads_when_it_is_called(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "heavy" / "parts.py").write_text("def double(x, times=2):\n    return times * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(deferred, "LIBRARIES", ("heavy", "heavy.parts"))
-    with deferred_imports():
+    with importing_fairseq():
         from heavy import parts  # type: ignore[import-not-found]
         from heavy.parts import double  # type: ignore[import-not-found]
     assert "heavy" not in sys.modules
     assert double(4) == 8
     assert parts.double(4, times=3) == 12
     real = sys.modules["heavy.parts"]
-    with deferred_imports():
+    with importing_fairseq():
         import heavy.parts as loaded
     assert loaded is real
     for name in ("heavy", "heavy.parts"):

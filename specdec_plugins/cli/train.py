@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import specdec_plugins
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     elif not any(known(whole, ["--arch", "-a"])[0].values()):
         raise ConfigError("give a folder of binarised text, and --recipe or --arch; see --help")
     sys.argv[1:] = whole
-    with save_dir_reserved(whole):
+    with save_dir_lock(whole):
         # Here, since this sets up the logging of a training.
         from fairseq_cli.train import cli_main
 
@@ -65,19 +65,16 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     return [*others, "--user-dir", str(folder), "--task", values["task"] or TASK]
 
 
-@contextmanager
-def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
-    """Have the folder of checkpoints for this training alone; of a distributed one only the first
-    process writes there, and takes the lock."""
+def save_dir_lock(argv: Sequence[str]) -> AbstractContextManager[None]:
+    """Return a lock by which this training has its folder of checkpoints alone; of a distributed
+    one only the first process writes there, and takes the lock."""
     values, _ = known(argv, ["--save-dir", "--distributed-rank"])
     rank = values["distributed_rank"] or os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
     if rank not in (None, "0") or {"-h", "--help", "--no-save"} & {*argv}:
-        yield
-        return
+        return nullcontext()
     folder = Path(values["save_dir"] or "checkpoints")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(f"--save-dir {folder}", folder / LOCK):
-        yield
+    return locked(f"--save-dir {folder}", folder / LOCK)
 
 
 def unfit(argv: Sequence[str], error: Exception) -> str:

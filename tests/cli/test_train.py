@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from trained import Trained
 
-from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_reserved, with_plugin
+from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_lock, with_plugin
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.tasks.recipes import CONFIG, with_recipe
 
@@ -137,10 +137,10 @@ def test_a_save_dir_belongs_to_one_training(monkeypatch: pytest.MonkeyPatch) -> 
 
     def reserve(*more: str, rank: str = "0") -> None:
         monkeypatch.setenv("RANK", rank)
-        with save_dir_reserved([*argv, *more]):
+        with save_dir_lock([*argv, *more]):
             pass
 
-    with save_dir_reserved(argv):
+    with save_dir_lock(argv):
         reserve("--save-dir=runs/b")
         reserve("--distributed-rank", "1")
         reserve(rank="1")

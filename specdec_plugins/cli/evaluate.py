@@ -18,11 +18,11 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.experiment import Experiment, measure
-from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
+from specdec_plugins.evaluation.plots import draw, save_figure
 from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
@@ -64,8 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
-    if not args.no_plots:
-        check_plotting()
+    if not args.no_plots and find_spec("matplotlib") is None:
+        raise ValueError("the plots need matplotlib: pip install matplotlib, or give --no-plots")
     single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
     systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
@@ -102,9 +102,7 @@ def prepare(
             raise ValueError(f"--systems {name}: {reason}")
     translator = load_translator(replace(checked, **PLAIN))
     if converted:
-        generator = translator.generator
-        assert isinstance(generator, SpeculativeGenerator)
-        convert_verifier(generator.model, translator.codec, folder)
+        convert_verifier(translator.verifier, translator.codec, folder)
     texts = zip(args.input_path, args.reference)
     return Experiment(
         systems=systems,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg")
 #: Colours of Okabe and Ito (2008), which the colour-blind can tell apart.
 COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999")
-
-
-def check_plotting() -> None:
-    """Refuse to plot without matplotlib, an extra."""
-    if find_spec("matplotlib") is None:
-        raise ValueError("the plots need matplotlib: pip install matplotlib, or give --no-plots")
 
 
 def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:

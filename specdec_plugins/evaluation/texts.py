@@ -10,7 +10,6 @@ from itertools import islice
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.worker import Sentence, Tokens
 from specdec_plugins.files.errors import InferenceError
@@ -99,17 +98,15 @@ def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:
 
     ``judge`` decodes by the verifier alone.
     """
-    generator, codec = judge.generator, judge.codec
-    assert isinstance(generator, SpeculativeGenerator)
-    source = codec.encode(line)
+    source = judge.codec.encode(line)
     assert source is not None
-    dictionary, tokens = codec.target, codec.tokens
+    dictionary, tokens = judge.codec.target, judge.codec.tokens
     first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
     begin = dictionary.eos() if tokens.begin is None else tokens.begin
     prefix = [begin, *tokens.forced, *map(dictionary.index, a[:first])]
     options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
     with torch.no_grad():
-        logits, _ = generator.model(
+        logits, _ = judge.verifier(
             source[None], torch.tensor([len(source)]), torch.tensor([prefix])
         )
     scores = logits[0, -1].log_softmax(-1)

@@ -13,7 +13,6 @@ import fairseq
 import torch
 
 import specdec_plugins
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import JsonObject, NamedPaths, check_paths, file_digest
@@ -135,8 +134,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
 
 def describe_verifier(translator: Translator) -> Iterator[str]:
     """Yield a line each for encoder, decoder and dictionaries."""
-    assert isinstance(translator.generator, SpeculativeGenerator)
-    model, codec, settings = translator.generator.model, translator.codec, translator.settings
+    model, codec, settings = translator.verifier, translator.codec, translator.settings
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         width, hidden = part.layers[0].fc1.in_features, part.layers[0].fc1.out_features
         layers = counted(len(part.layers), "layer")

@@ -12,6 +12,7 @@ from threading import Lock
 
 import torch
 from fairseq.data.data_utils import collate_tokens
+from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
@@ -85,6 +86,12 @@ class Translator:
     def precision(self) -> str:
         """The precision of the arithmetic, whatever was asked for."""
         return self.generator.engines.precision
+
+    @property
+    def verifier(self) -> TransformerModelBase:
+        """The verifier of our own loop, which must be the generator."""
+        assert isinstance(self.generator, SpeculativeGenerator)
+        return self.generator.model
 
     @property
     def statistics(self) -> DecodingStatistics:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
@@ -60,8 +59,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
     about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
     export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
     translator = load_translator(job.settings())
-    assert isinstance(translator.generator, SpeculativeGenerator)
-    decoder = translator.generator.model.decoder
+    decoder = translator.verifier.decoder
     width = decoder.output_embed_dim
     if {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim} != {width}:
         raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")

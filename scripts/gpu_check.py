@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -45,11 +46,7 @@ from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.backends import (
-    BeamSearchGenerator,
-    CTranslate2Generator,
-    is_installed,
-)
+from specdec_plugins.inference.backends import BeamSearchGenerator, CTranslate2Generator
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,7 +168,8 @@ def steps(bench: Bench) -> None:
 
 def timing(bench: Bench) -> None:
     """Decode all lines by the systems in turn, round by round; the first round warms up."""
-    names = ["fairseq", "AR eager", *CONTROLLERS, *(["ctranslate2"] if is_installed() else [])]
+    peers = ["ctranslate2"] if find_spec("ctranslate2") else []
+    names = ["fairseq", "AR eager", *CONTROLLERS, *peers]
     for precision in bench.args.precisions:
         models = bench.pair(precision)
         for rows in bench.args.batch:

@@ -28,10 +28,11 @@ from specdec_plugins.evaluation.tuning import (
 )
 from specdec_plugins.files.command import command, positive, put
 from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import write_json
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import CTRANSLATE2
 from specdec_plugins.inference.systems import AR
-from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, save_table
+from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, table_path
 from specdec_plugins.jobs import progress
 from specdec_plugins.machine import choose_threads, processor_name
 
@@ -88,7 +89,8 @@ def main(argv: Sequence[str]) -> None:
         show(f"\nNot tried: what pip install 'specdec-plugins[{','.join(missing)}]' adds.\n")
     if stored is None:
         ours = {size: [t for t in timed if t.mode != STOCK] for size, timed in batches.items()}
-        show(f"\nStored in {save_table(Table(key, ours))}.\n")
+        write_json(path := table_path(key), Table(key, ours))
+        show(f"\nStored in {path}.\n")
         show(f"With these flags, specdec-translate {args.data} now decodes so.\n")
     else:
         show("\nNothing is stored.\n")

@@ -125,14 +125,9 @@ def build_beam_search(
     return BeamSearchGenerator(task.build_generator([verifier], options), settings.precision)
 
 
-def is_installed() -> bool:
-    """Return whether CTranslate2 is installed."""
-    return find_spec("ctranslate2") is not None
-
-
 def obstacle(settings: Settings) -> str | None:
     """Return why CTranslate2 cannot decode with these settings, or not exactly; None if it can."""
-    if not is_installed():
+    if find_spec(CTRANSLATE2) is None:
         return f"it is not installed (pip install 'specdec-plugins[{CTRANSLATE2}]')"
     import ctranslate2
 

@@ -26,12 +26,11 @@ SETTINGS = (
 ALONE: JsonObject = {"controller": Constant(), "rule": StrictRule(), "drafts": None}
 #: Settings of systems without drafts.
 GREEDY: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
-FLOAT32: JsonObject = {**GREEDY, "engine": "eager", "precision": "float32"}
-PEER: JsonObject = {**FLOAT32, "engine": "auto", "ar_backend": CTRANSLATE2, "device": "cpu"}
+PEER: JsonObject = {**GREEDY, "engine": "auto", "precision": "float32"}
 #: Settings of systems that are no controllers.
 OTHERS: dict[str, JsonObject] = {
-    FAIRSEQ: {**FLOAT32, "strategy": FAIRSEQ},
-    CTRANSLATE2: {**PEER, "strategy": AR},
+    FAIRSEQ: {**PEER, "strategy": FAIRSEQ},
+    CTRANSLATE2: {**PEER, "strategy": AR, "ar_backend": CTRANSLATE2, "device": "cpu"},
     AR: {**GREEDY, "strategy": AR},
     DRAFTER: {**ALONE, "strategy": DRAFTER},
 }

@@ -13,7 +13,6 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -23,7 +22,7 @@ from fairseq.tokenizer import tokenize_line
 from omegaconf import MISSING
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.archive import one_line, warn_once
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
@@ -33,11 +32,6 @@ from specdec_plugins.inference.settings import Settings
 logger = logging.getLogger(__name__)
 
 LINE_ENDS = re.compile(r"[\r\n]+")
-
-
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)
 
 
 class Segmenter(Protocol):
@@ -92,7 +86,7 @@ class TextCodec:
             unknown = next(symbol for symbol in symbols if index(symbol) == self.source.unk())
             fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
             remedy = "; if the text is not segmented yet, give --tokenizer and --bpe as in training"
-            _warn_once(fault + remedy * (not self.segmenters.cut))
+            warn_once(fault + remedy * (not self.segmenters.cut))
         if len(ids) > self.longest:
             fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
             logger.warning(fault, line.number, len(words), self.longest - 1)

@@ -15,7 +15,7 @@ import torch
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.engines.choice import engine_name
-from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
+from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import Settings
@@ -76,13 +76,6 @@ def table_path(key: JsonObject) -> Path:
     named = {name: value for name, value in key.items() if name != "versions"}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
     return cache_folder() / "modes" / f"{digest[:16]}.json"
-
-
-def save_table(table: Table) -> Path:
-    """Store a table in place of an older one; return its file."""
-    path = table_path(table.key)
-    write_json(path, msgspec.to_builtins(table))
-    return path
 
 
 def load_table(key: JsonObject) -> Table | None:

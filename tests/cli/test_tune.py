@@ -21,13 +21,13 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, list_modes
 from specdec_plugins.files.lines import Line
+from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Settings, as_tuned
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.inference.tuned_modes import (
     Table,
     Timed,
     describe,
-    save_table,
     table_path,
 )
 
@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr("specdec_plugins.inference.backends.is_installed", lambda: False)
+    monkeypatch.setattr("specdec_plugins.inference.backends.find_spec", lambda name: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Settings(str(pair), str(pair / "verifier.pt"), str(pair / "drafter.pt"))
 
@@ -56,7 +56,7 @@ def keep(settings: Settings) -> Keep:
     def run(*modes: str, threads: int = 1, batch: int = 1, **key: Any) -> Table:
         timed = [Timed(mode, [float(place)]) for place, mode in enumerate(modes, 1)]
         table = Table({**describe(settings, threads), **key}, {batch: timed})
-        save_table(table)
+        write_json(table_path(table.key), table)
         return table
 
     return run

@@ -145,8 +145,7 @@ def register_safe_globals() -> None:
     fairseq does not set ``weights_only``, and torch then restricts reading: training could not be
     resumed, nor could ``fairseq-generate`` load a model.
     """
-    known = torch.serialization.get_safe_globals()
-    torch.serialization.add_safe_globals([g for g in safe_globals() if g not in known])
+    torch.serialization.add_safe_globals(list(safe_globals()))
 
 
 class _Dtype:

@@ -252,8 +252,7 @@ def load_upgraded(path: Location, as_transformer: bool = False) -> State:
     dictionaries = []  # as long as the tables of embeddings
     for side in ("encoder", "decoder"):
         dictionary = Dictionary()
-        for index in range(len(dictionary), len(weights.get(f"{side}.embed_tokens.weight", ()))):
-            dictionary.add_symbol(f"madeupword{index:04d}")
+        dictionary.pad_to_multiple_(len(weights.get(f"{side}.embed_tokens.weight", ())))
         dictionaries.append(dictionary)
     # All layers: pruning is for those who load the file.
     pruned = {"encoder_layers_to_keep": None, "decoder_layers_to_keep": None}

@@ -9,6 +9,7 @@ probabilities of single tokens and of survival (their running product).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
@@ -35,7 +36,9 @@ def main(argv: Sequence[str]) -> None:
         trained = calibration.TrainedHead(args.checkpoint, **moved)
         predictions = trained.predict(args.subset)
         temperature, bias = calibration.fit_calibration(predictions)
-        size = save_head(args.output, trained.calibrated(temperature, bias))
+        head = trained.head
+        head.settings = replace(head.settings, temperature=temperature, bias=bias)
+        size = save_head(args.output, head)
     before, after = (
         calibration.report(p) for p in (predictions, predictions.at(temperature, bias))
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, Lab
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
+from specdec_plugins.models.acceptance_head import fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -132,12 +131,6 @@ class TrainedHead:
         scales = settings.rule_temperature, settings.repetition_penalty
         scoring = Scoring(choose_rule(settings.rule), *scales)
         self.labeller = AcceptanceLabeller(drafter, scoring, settings.block_size)
-
-    def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
-        """Return the head with logits divided by ``temperature``, then ``bias`` added."""
-        head = deepcopy(self.head)
-        head.settings = replace(head.settings, temperature=temperature, bias=bias)
-        return head
 
     @torch.no_grad()
     def predict(self, subset: str) -> Predictions:

@@ -134,9 +134,10 @@ def train(job: PairJob, done: Done) -> JsonObject:
         if not (layout.training / BEST).exists():
             raise
         interrupted = True
+    lengths = VALIDATION.findall(layout.log.read_text("utf-8", "replace"))
     return {
         "files": [layout.training / BEST],
-        "points": sorted(read_points(layout.log).items()),
+        "points": sorted({int(after): float(length) for length, after in lengths}.items()),
         "hours": trained(layout.training / LAST)[1] / 3600,
         "pace": pace,
         "interrupted": interrupted,
@@ -203,12 +204,6 @@ def write_recipe(
             sized["task"]["autocast"] = "bfloat16"
     text = OmegaConf.to_yaml(OmegaConf.merge(recipe, sized))
     write_whole(job.layout.recipe, [text.encode("utf-8")])
-
-
-def read_points(log: Path) -> dict[int, float]:
-    """Return the acceptance length of each validation, by update."""
-    lengths = VALIDATION.findall(log.read_text("utf-8", "replace"))
-    return {int(updates): float(length) for length, updates in lengths}
 
 
 def trained(checkpoint: Path) -> tuple[int, float]:

@@ -11,7 +11,7 @@ from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import training
-from specdec_plugins.jobs.make_pair.training import LAST, read_points, time_to_train, watch
+from specdec_plugins.jobs.make_pair.training import LAST, time_to_train, watch
 
 
 def test_a_training_is_followed_by_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,8 @@ def test_a_training_is_followed_by_its_log(tmp_path: Path, monkeypatch: pytest.M
     seconds = watch(pair_job(tmp_path), ["trainer"], log)
     assert seconds is not None
     assert 0.05 <= seconds < 1
-    assert read_points(log) == {20: 1.5}
+    text = log.read_text("utf-8", "replace")
+    assert training.VALIDATION.findall(text) == [("1.5", "20")]
     with pytest.raises(InferenceError, match=r"the last line.*is in .*log"):
         watch(pair_job(tmp_path / "more"), ["failing"], log)
 

@@ -37,23 +37,6 @@ class SentenceTrace:
         """Return the line, without a line feed."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
-    @classmethod
-    def from_json(cls, line: str | bytes) -> SentenceTrace:
-        """Read a line."""
-        try:
-            # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
-            sentence = msgspec.convert(json.loads(line), cls)
-        except (ValueError, RecursionError, OverflowError) as error:
-            raise ValueError(f"is not the trace of a sentence ({error})") from None
-        for step in sentence.steps:
-            size, parents = len(step.drafted), enumerate(step.parents or ())
-            figures = (step.parents, step.p, step.q)
-            whole = all(values is None or len(values) == size for values in figures)
-            whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
-            if not (whole and all(-1 <= parent < index for index, parent in parents)):
-                raise ValueError("is not the trace of a sentence (a step contradicts itself)")
-        return sentence
-
 
 def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     """Return the trace file beside ``output``; a resumed one keeps as many lines as the output.
@@ -77,10 +60,23 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield SentenceTrace.from_json(line)
-            except ValueError as error:
+                # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
+                sentence = msgspec.convert(json.loads(line), SentenceTrace)
+                if not all(map(_is_sound, sentence.steps)):
+                    raise ValueError("a step contradicts itself")
+            except (ValueError, RecursionError, OverflowError) as error:
+                fault = f"{path}, line {number}: is not the trace of a sentence ({error})"
                 remedy = "go on with the --resume of the run that wrote it, or write it anew"
-                raise InferenceError(f"{path}, line {number}: {error}; {remedy}") from error
+                raise InferenceError(f"{fault}; {remedy}") from error
+            yield sentence
+
+
+def _is_sound(step: StepTrace) -> bool:
+    size, parents = len(step.drafted), enumerate(step.parents or ())
+    figures = (step.parents, step.p, step.q)
+    whole = all(values is None or len(values) == size for values in figures)
+    whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
+    return whole and all(-1 <= parent < index for index, parent in parents)
 
 
 @dataclass

@@ -49,8 +49,6 @@ def load_archive(path: Location) -> dict[str, Any]:
         raise CheckpointError(f"{name}: {fault}; name a checkpoint (.pt), and only one")
     with open(name, "rb") as file:
         is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-    if is_zip and not _is_sound(name):
-        raise CheckpointError(f"{name}: {DAMAGED}")
     register_safe_globals()
     storages: list[Any] = []
     left = os.path.getsize(name)
@@ -65,6 +63,8 @@ def load_archive(path: Location) -> dict[str, Any]:
         return storage
 
     try:
+        if is_zip:
+            _check_entries(name)
         state = torch.load(name, map_location="cpu" if is_zip else blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
         forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -104,18 +104,16 @@ def _weight_fault(value: object) -> str | None:
     return None
 
 
-def _is_sound(name: str) -> bool:
-    try:
-        with zipfile.ZipFile(name) as archive:
-            entries = archive.infolist()
-            names = {entry.filename for entry in entries}
-            # torch stores each entry once, uncompressed; others might expand to any size.
-            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-            size = sum(entry.file_size for entry in entries)
-            plain = stored and len(names) == len(entries) and size <= os.path.getsize(name)
-            return plain and archive.testzip() is None
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
-        return False
+def _check_entries(name: str) -> None:
+    with zipfile.ZipFile(name) as archive:
+        entries = archive.infolist()
+        names = {entry.filename for entry in entries}
+        # torch stores each entry once, uncompressed; others might expand to any size.
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        size = sum(entry.file_size for entry in entries)
+        plain = stored and len(names) == len(entries) and size <= os.path.getsize(name)
+        if not plain or archive.testzip() is not None:
+            raise zipfile.BadZipFile
 
 
 def one_line(error: BaseException) -> str:

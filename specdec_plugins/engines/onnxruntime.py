@@ -141,7 +141,8 @@ class _Session:
 
     def __call__(self, *inputs: Tensor | None) -> Results:
         present = [x for x in inputs if x is not None]
-        if any([target.set(x) for target, x in zip(self._inputs, present, strict=True)]):
+        changed = [target.set(x) for target, x in zip(self._inputs, present, strict=True)]
+        if any(changed):
             self._sized = [result.sized(present) for result in self._results]
         self._session.run_with_iobinding(self._binding)
         return tuple(x.clone() if i in self._fresh else x for i, x in enumerate(self._sized))

@@ -67,7 +67,7 @@ REFUSED = {
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 
 TEXT = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A(?s:(?!.*\$\{)[^\0]*)\Z")]
-#: Layers to keep, the only list that is supported.
+#: Layers to keep, the only list that is supported, or to read.
 LAYER_NUMBERS = Annotated[str, msgspec.Meta(pattern=r"\A(\d{1,4}(,\d{1,4}){0,999})?\Z")]
 #: The largest integers by the end of their fields' names.
 LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 1024}
@@ -196,7 +196,7 @@ def _converted(
 def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
     if get_origin(hint) is Union:
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
-    if get_origin(hint) is list:
+    if get_origin(hint) is list or name == "verifier_feature_layers":
         return LAYER_NUMBERS
     if isinstance(hint, type) and issubclass(hint, Enum):
         return Literal[tuple(str(member.value) for member in hint)]

@@ -82,11 +82,12 @@ class DrafterAlone:
         source = net_input["src_tokens"]
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
-        with self.statistics.stopwatch("encode", batch.device):
-            if self._verifier is not None:
-                batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-                self._verifier.begin(batch.encoder_out, batch.capacity)
-            self._drafter.start(net_input, batch.encoder_out, batch.capacity)
+        lap = self.statistics.stopwatch(batch.device)
+        if self._verifier is not None:
+            batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+            self._verifier.begin(batch.encoder_out, batch.capacity)
+        self._drafter.start(net_input, batch.encoder_out, batch.capacity)
+        lap("encode")
         if any(batch.forced):
             forced = batch.forced_tokens()
             result = self._commit(batch, forced, torch.zeros(forced.tokens.shape))
@@ -96,8 +97,9 @@ class DrafterAlone:
 
     def _step(self, batch: Batch) -> StepResult:
         """Draft a block, and commit it up to EOS."""
-        with self.statistics.stopwatch("draft", batch.device):
-            tokens, scores = self._draft(batch)
+        lap = self.statistics.stopwatch(batch.device)
+        tokens, scores = self._draft(batch)
+        lap("draft")
         rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
         accepted = Accepted(tokens, sources, counts, counts, [0] * len(rows))

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.resident.loop import ResidentLoop
-from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
+from specdec_plugins.decoding.statistics import DecodingStatistics, Lap
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -37,8 +37,6 @@ from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from fairseq.models.transformer import TransformerModelBase
-
-HOST = torch.device("cpu")
 
 
 class SpeculativeGenerator:
@@ -126,7 +124,8 @@ class SpeculativeGenerator:
     ) -> list[list[Hypothesis]]:
         """Translate a batch under a controller, counted in ``statistics``; ``encoder_out``: the
         encoder's output, if it has run."""
-        net_input, stopwatch = sample["net_input"], statistics.stopwatch
+        net_input = sample["net_input"]
+        lap = statistics.stopwatch(net_input["src_tokens"].device)
         precision = next(self.model.parameters()).dtype
         results = Results(self.limits, statistics, observers, precision)
         judges = any(observer.needs_judgement for observer in observers)
@@ -140,11 +139,11 @@ class SpeculativeGenerator:
                 limits = self.limits.max_lengths(list(map(len, sources)), self.positions)
                 sentences, rows = list(zip(sources, limits)), self.rows or len(sources)
                 return self._resident.decode(sentences, rows, controller, results)
-            batch = self._start(net_input, controller, statistics, encoder_out)
-            with stopwatch("encode", batch.device):
-                drafting = self._drafting(batch, controller, judges)
+            batch = self._start(net_input, controller, statistics, encoder_out, lap)
+            drafting = self._drafting(batch, controller, judges)
+            lap("encode")
             batch.keepers = self._verifier.keep, drafting.keep
-            step = partial(self._step, batch, drafting, controller, stopwatch, judges)
+            step = partial(self._step, batch, drafting, controller, lap, judges)
             return results.decode(batch, batch.forced, step)
 
     def _step(
@@ -152,22 +151,24 @@ class SpeculativeGenerator:
         batch: Batch,
         drafting: Drafting,
         controller: Controller,
-        stopwatch: Stopwatch,
+        lap: Lap,
         judges: bool,
     ) -> tuple[StepResult, Judgement | None]:
         """Draft, verify, accept and commit."""
-        with stopwatch("draft", batch.device):
-            draft = drafting.draft(batch)
-        with stopwatch("control", HOST):
-            lengths = controller.verify_lengths(draft)
+        lap("other")
+        draft = drafting.draft(batch)
+        lap("draft")
+        lengths = controller.verify_lengths(draft)
+        lap("control")
         verified = draft if lengths is None else draft.cut(lengths)
-        with stopwatch("verify", batch.device):
-            verification, states = self._score(batch, verified)
+        verification, states = self._score(batch, verified)
+        lap("verify")
         accepted = verified.accept(self.rule, verification)
         result = self._commit(batch, draft, accepted, verification, states)
         drafting.observe(result)
-        with stopwatch("control", HOST):
-            batch.draft_lengths = controller.observe(result)
+        lap("other")
+        batch.draft_lengths = controller.observe(result)
+        lap("control")
         if not judges:
             return result, None
         return result, Judgement(draft, verified, self.rule, verification)
@@ -178,23 +179,25 @@ class SpeculativeGenerator:
         controller: Controller,
         statistics: DecodingStatistics,
         encoder_out: EncoderOut | None,
+        lap: Lap,
     ) -> Batch:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
-        stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
+        source = net_input["src_tokens"]
         limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         # Before the controller is asked for its longest draft.
         lengths = controller.start(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)
         batch.draft_lengths = lengths
-        with stopwatch("encode", batch.device):
-            if encoder_out is None:
-                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-            batch.encoder_out = encoder_out
-            self._verifier.begin(encoder_out, batch.capacity)
+        lap("other")
+        if encoder_out is None:
+            encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+        batch.encoder_out = encoder_out
+        self._verifier.begin(encoder_out, batch.capacity)
+        lap("encode")
         if any(batch.forced):
-            with stopwatch("verify", batch.device):
-                # The last forced token is read with the first draft.
-                scored = self._score(batch, ChainDraft.of(batch.prefix[:, :-1]))
+            # The last forced token is read with the first draft.
+            scored = self._score(batch, ChainDraft.of(batch.prefix[:, :-1]))
+            lap("verify")
             statistics.verifier_calls += len(batch.rows)
             nothing = ChainDraft.empty(len(batch.rows), batch.device)
             self._commit(batch, nothing, batch.forced_tokens(), *scored)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,23 +23,7 @@ COUNTS = (
 RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
 
 
-class Stopwatch:
-    """Adds up the seconds of each phase, ``with stopwatch("draft", device):``, but not on GPUs."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._phase: str | None = None
-
-    def __call__(self, phase: str, device: torch.device) -> Stopwatch:
-        self._phase = None if device.type == "cuda" else phase
-        return self
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        if self._phase is not None:
-            self.seconds[self._phase] += time.perf_counter() - self._start
+Lap = Callable[[str], None]
 
 
 @dataclass
@@ -69,7 +54,20 @@ class DecodingStatistics(Observer):
     #: Seconds from the start of a sentence's batch until the sentence was finished.
     latencies: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def stopwatch(self, device: torch.device) -> Lap:
+        """Return a function that counts the seconds since its last call as a phase's, if it is a
+        CPU's: a GPU's host does not wait for the end of a phase."""
+        seconds, before = self.phase_seconds, time.perf_counter()
+
+        def lap(phase: str) -> None:
+            nonlocal before
+            now = time.perf_counter()
+            seconds[phase] += now - before
+            before = now
+
+        return (lambda phase: None) if device.type == "cuda" else lap
 
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)
@@ -115,7 +113,7 @@ class DecodingStatistics(Observer):
     def report(self) -> dict[str, object]:
         """Return all figures, under the names that the documentation uses."""
         total, latencies = self.total_seconds, 1000 * np.array(self.latencies or [0.0])
-        phases = {phase: self.stopwatch.seconds[phase] for phase in PHASES}
+        phases = {phase: self.phase_seconds[phase] for phase in PHASES}
         rest = max(0.0, total - sum(phases.values()))
         # Quantiles are nearest ranks.
         median, late = np.quantile(latencies, (0.5, 0.9), method="inverted_cdf").tolist()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class StepResult(Accepted):
     """A step's committed tokens and counts, a value for each row that took part in it."""
 

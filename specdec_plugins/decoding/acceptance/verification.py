@@ -17,7 +17,7 @@ from torch import Tensor
 from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices, on_host
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verification:
     """The verifier's scores after each token that it read: the root, then the draft."""
 
@@ -82,7 +82,7 @@ class Verification:
         return torch.from_numpy(among)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Accepted:
     """The tokens to commit of every row: accepted ones, then the verifier's, up to EOS."""
 

@@ -82,8 +82,8 @@ class EngineOptions:
     )
     drafter_precision: str | None = option(
         None,
-        "of the drafter (onnxruntime; by default the verifier's): changes the drafts but, up to "
-        "rounding, not the output of strict acceptance",
+        "of the drafter (onnxruntime): changes the drafts but, up to rounding, not the output of "
+        "strict acceptance, for which it is int8 by default; otherwise the verifier's",
         choices=COMPILED,
     )
 

@@ -33,16 +33,15 @@ def list_modes(settings: Settings) -> list[str]:
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    modes, kinds = bases(settings), [""]
+    modes, kind = bases(settings), ""
     if obstacle(settings) is None:
         modes.append(f"{CTRANSLATE2}@{settings.precision}")
     engine = engine_name(settings.engine, settings.precision, settings.device)
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if settings.drafter_precision is None and narrower and settings.rule == StrictRule():
-        kinds.append(",drafter_precision=int8")
-        modes.append("constant@drafts=copy,drafter_precision=int8")
-    sizes = TREES if settings.path else ()
-    return modes + [f"tree@tree_nodes={size}{kind}" for kind in kinds for size in sizes]
+        kind = ",drafter_precision=int8"
+        modes.append(f"constant@drafts=copy{kind}")
+    return modes + [f"tree@tree_nodes={n}{kind}" for n in (TREES if settings.path else ())]
 
 
 def bases(settings: Settings) -> list[str]:
@@ -93,10 +92,10 @@ class Trial:
                 self.modes.remove(mode)
 
     def _loaded(self, mode: str) -> str:
-        """Return the mode whose models serve this one: trees that draft in one precision share
-        theirs, and AR drafts nothing with them."""
-        if mode == AR and self.settings.path:
-            return f"tree@tree_nodes={TREES[0]}"
+        """Return the mode whose models serve this one: trees share theirs, and AR drafts nothing
+        with them."""
+        if mode == AR:
+            mode = next((name for name in self.modes if name.startswith("tree")), AR)
         return re.sub(r"tree_nodes=\d+", f"tree_nodes={TREES[0]}", mode)
 
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:

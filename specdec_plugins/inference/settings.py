@@ -13,7 +13,7 @@ from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import PRECISION, EngineOptions, check_options, option
-from specdec_plugins.engines.choice import PRECISIONS, check_drafter
+from specdec_plugins.engines.choice import PRECISIONS, check_drafter, precision_of_drafts
 from specdec_plugins.files.output import JsonObject, Location
 from specdec_plugins.inference.pair_folder import pair_settings
 
@@ -171,8 +171,11 @@ class Settings(EngineOptions):
         if self.by_ctranslate2:  # which takes the model as PyTorch has it
             return "eager", "float32", None, self.device
         engine = "eager" if self.strategy == "fairseq" else self.engine
-        drafter_precision = self.drafter_precision if self.draft_source == "drafter" else None
-        return engine, self.precision, drafter_precision, self.device
+        drafts = self.drafter_precision if self.draft_source == "drafter" else None
+        strict = self.strategy == "specdec" and self.rule == StrictRule()
+        if self.draft_source == "drafter" and strict and drafts is None:
+            drafts = precision_of_drafts(engine, self.precision, self.device)
+        return engine, self.precision, drafts, self.device
 
     @property
     def policy(self) -> str:

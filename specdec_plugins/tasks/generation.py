@@ -13,13 +13,13 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
 from specdec_plugins.checkpoints.head_file import load_head
-from specdec_plugins.decoding.acceptance import Scoring, choose_rule
+from specdec_plugins.decoding.acceptance import Scoring, StrictRule, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.controllers.simple import Auto, Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.engines.choice import choose_engines
+from specdec_plugins.engines.choice import choose_engines, precision_of_drafts
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import ConfigError
@@ -100,8 +100,10 @@ def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -
     name, precision = str(options.engine), str(options.precision or dtype)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    drafts_in = str(options.drafter_precision) if drafts and options.drafter_precision else None
-    engines = choose_engines(name, precision, drafts_in, str(parameter.device))
+    device, drafts_in = str(parameter.device), options.drafter_precision if drafts else None
+    if drafts and drafts_in is None and choose_rule(options) == StrictRule():
+        drafts_in = precision_of_drafts(name, precision, device)
+    engines = choose_engines(name, precision, drafts_in, device)
     if engines.verifier.dtype != parameter.dtype:
         raise ValueError(
             f"--engine {engines.verifier.name} --precision {precision}: is not for models in "

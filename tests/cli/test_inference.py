@@ -259,7 +259,8 @@ def test_typed_lines_are_answered_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cannot", "engine"), [(Step, "eager"), (DrafterStep, "onnxruntime and eager")]
+    ("cannot", "engine"),
+    [(Step, "eager"), (DrafterStep, "onnxruntime, onnxruntime and eager drafts")],
 )
 def test_engines_that_cannot_take_a_step(
     cannot: Any, engine: str, run: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -198,3 +198,5 @@ def test_what_is_stale_damaged_or_of_others_is_not_believed(
     alone = list_modes(replace(settings, path=None))
     assert alone[:2] == ["fairseq@beam=1", "AR"]
     assert not any(mode.startswith("tree") for mode in alone)
+    trees = [x for x in list_modes(replace(settings, engine="onnxruntime")) if x[:4] == "tree"]
+    assert trees == [f"tree@tree_nodes={n},drafter_precision=int8" for n in (4, 6, 8, 12, 16)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from tqdm import tqdm
 
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.worker import Sentence, Tokens
@@ -17,6 +16,7 @@ from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.jobs import progress
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,12 @@ def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> l
     return lines
 
 
-def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
+def decode(translator: Translator, lines: Sequence[Line], quiet: bool = False) -> list[Tokens]:
     """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
-    results, name = translator.translate(lines), translator.settings.strategy
-    bar = tqdm(results, total=len(lines), desc=name, leave=False, disable=None)
-    return [translation.text.split() for translation in bar]
+    counts: JsonObject = {"total": len(lines), "unit": "line", "leave": False}
+    name, results = f"decoding ({translator.settings.policy})", translator.translate(lines)
+    with progress(quiet, name, iterable=results, **counts) as bar:
+        return [translation.text.split() for translation in bar]
 
 
 def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:

@@ -81,7 +81,7 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
     plain: JsonObject = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
     pair = replace(pair, **plain)
     stock = replace(job.verifier, **plain, ar_path=str(checkpoint), strategy="fairseq", beam=1)
-    outputs, expected = (decode(load_translator(item), lines) for item in (pair, stock))
+    outputs, expected = (decode(load_translator(x), lines, job.quiet) for x in (pair, stock))
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
 
@@ -144,7 +144,7 @@ def measure(job: PairJob, done: Done) -> JsonObject:
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8"):
         translator = load_translator(parse_system(name, whole))
-        decode(translator, lines)
+        decode(translator, lines, job.quiet)
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]
     strict = job.settings(path=str(layout.drafter), strategy="specdec")

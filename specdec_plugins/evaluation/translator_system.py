@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec_plugins.decoding.drafter_alone import DrafterAlone
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
 from specdec_plugins.evaluation.worker import Decoded, Sentence
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.systems import DRAFTER
+from specdec_plugins.inference.systems import DRAFTER, FAIRSEQ
 
 
 @dataclass
@@ -39,7 +37,7 @@ class TranslatorJob:
         figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
-        if isinstance(generator, SpeculativeGenerator | DrafterAlone):
+        if self.settings.strategy != FAIRSEQ:
             # The drafter alone accepts without verifying.
             alone = self.settings.strategy == DRAFTER
             unknown = ("verified_tokens", "accepted_tokens") if alone else ()

@@ -20,6 +20,7 @@ from specdec_plugins.evaluation.worker import Sentence, SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
+from specdec_plugins.machine import python_program
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +99,11 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
     assert counts == expected.figures["counts"]
     assert counts["committed_tokens"] > counts["steps"]
     assert found.seconds > 0
+
+
+def test_a_process_has_nothing_in_it_that_only_other_tasks_need() -> None:
+    code = """if True:
+        import sys, specdec_plugins.evaluation.translator_system
+        from specdec_plugins.host.fairseq_import import LIBRARIES
+        assert not set(LIBRARIES) & set(sys.modules)"""
+    subprocess.run(python_program(code), check=True)

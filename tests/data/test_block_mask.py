@@ -23,7 +23,6 @@ from specdec_plugins.data.block_mask import (
 )
 
 PAD, UNK, EOS = 1, 3, 2
-ALMOST_ONE = math.nextafter(1.0, 0.0)
 
 
 def grid(count: int) -> torch.Tensor:

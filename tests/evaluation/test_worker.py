@@ -102,8 +102,5 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
 
 
 def test_a_process_has_nothing_in_it_that_only_other_tasks_need() -> None:
-    code = """if True:
-        import sys, specdec_plugins.evaluation.translator_system
-        from specdec_plugins.host.fairseq_import import LIBRARIES
-        assert not set(LIBRARIES) & set(sys.modules)"""
-    subprocess.run(python_program(code), check=True)
+    code = "import sys, specdec_plugins.evaluation.translator_system as system; "
+    subprocess.run(python_program(code + "sys.exit('sklearn' in sys.modules)"), check=True)

@@ -34,11 +34,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def save(folder: Path, verifier: Any) -> Path:
     for language in ("en", "de"):
         make_dictionary().save(str(folder / f"dict.{language}.txt"))

@@ -46,7 +46,6 @@ CEILINGS = {
 }
 """Lines of each room, all of them."""
 MAX_FILES = 130
-MAX_CLAUSES = 1
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 FIRST_COMMENT = r"^(?! *#:).*\n *#: (.*)"
@@ -118,4 +117,4 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     texts = [str(node.value.value) for node in expressions if isinstance(node.value, ast.Constant)]
     sources = ((PACKAGE / path).read_text("utf-8") for path in TREES)
     texts += [text for source in sources for text in re.findall(FIRST_COMMENT, source, re.M)]
-    assert sum(re.match(CLAUSES, text) is not None for text in texts) <= MAX_CLAUSES
+    assert not [text for text in texts if re.match(CLAUSES, text)]

@@ -17,7 +17,7 @@ from torch import Tensor
 # SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), as signed integers, which torch's wrap.
 GAMMA = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-#: What a sentence's seed is used for: a stream of numbers each.
+#: Streams of a sentence's random numbers, by use.
 CUTS, GLANCING, HIDING = range(3)
 
 

@@ -87,11 +87,13 @@ def speculative_generator(
         limits=limits,
         controller=controller,
         head=head,
-        engines=_engines(drafter, options, trains, controller.drafts),
+        engines=_engines(drafter, options, trains, controller.drafts, rule == StrictRule()),
     )
 
 
-def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -> Engines:
+def _engines(
+    drafter: Drafter, options: Namespace, trains: bool, drafts: bool, strict: bool
+) -> Engines:
     parameter = next(drafter.parameters())
     dtype = str(parameter.dtype).removeprefix("torch.")
     if trains:
@@ -101,7 +103,7 @@ def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
     device, drafts_in = str(parameter.device), options.drafter_precision if drafts else None
-    if drafts and drafts_in is None and choose_rule(options) == StrictRule():
+    if drafts and strict and drafts_in is None:
         drafts_in = precision_of_drafts(name, precision, device)
     engines = choose_engines(name, precision, drafts_in, device)
     if engines.verifier.dtype != parameter.dtype:

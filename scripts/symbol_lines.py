@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Make training pairs in which symbols are copied from the source to the target.
 
-    scripts/symbol_lines.py train.en train.de OUT --pairs 60000
+    scripts/symbol_lines.py train.en train.de OUT --pairs 60000 --numbers 40000
 
 Of aligned raw text it writes OUT.en and OUT.de: pairs that have the same symbols (%, $, @, brackets
 and so on) on both sides, at most 3,000 for each symbol; and ordinary pairs with symbols added in
-the same place of both sides. At least half is of this second kind.
+the same place of both sides. At least half is of this second kind. With --numbers it also writes
+pairs whose numbers, the same on both sides, are exchanged for others.
 """
 
 from __future__ import annotations
@@ -100,12 +101,31 @@ def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
     return made
 
 
+def renumbered(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
+    """Return pairs with other numbers of as many digits, the same ones on both sides."""
+    made: list[Pair] = []
+    for pair in draw.sample(pairs, len(pairs)):
+        numbers = [Counter(re.findall(r"\d+", side)) for side in pair]
+        if len(made) == count or not numbers[0] or numbers[0] != numbers[1]:
+            continue
+        others = {
+            number: str(draw.randrange(10 ** (len(number) - 1), 10 ** len(number)))
+            for number in numbers[0]
+        }
+        source, target = (
+            re.sub(r"\d+", lambda m, others=others: others[m[0]], side) for side in pair
+        )
+        made.append((source, target))
+    return made
+
+
 def main() -> None:
     """Write the pairs that the module's text describes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", type=Path, nargs=2, metavar="TEXT")
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("--pairs", type=int, default=60_000)
+    parser.add_argument("--numbers", type=int, default=0)
     args = parser.parse_args()
     sides = [path.read_text("utf-8").removesuffix("\n").split("\n") for path in args.texts]
     draw, pairs = random.Random(1), []
@@ -115,6 +135,7 @@ def main() -> None:
             pairs.append(pair)
     lines = natural(pairs, draw)[: args.pairs // 2]
     lines += derived(pairs, args.pairs - len(lines), draw)
+    lines += renumbered(pairs, args.numbers, draw)
     draw.shuffle(lines)
     for side, path in zip(zip(*lines), args.texts):
         with open(f"{args.out}{path.suffix}", "x", encoding="utf-8") as file:

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Send a pair and a text to a machine with a GPU in little space, and take trained models back.
+
+    scripts/gpu_parcel.py pack PAIR PACKED --text train.en train.de --more symbols.en symbols.de
+    scripts/gpu_parcel.py join OUT PAIR NEW
+
+pack writes what scripts/train_on_gpu.py reads: the pair, its matrices rounded to 8 bits, and
+segmented sentences as token numbers, the best of --text first. join makes a pair of the parts that
+a training left in OUT, and of the rest of the pair with which it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import lzma
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from specdec_plugins.files.command import Parser
+
+EOS = 2
+"""The end of a sentence in every dictionary of fairseq."""
+MODELS = ("verifier", "drafter")
+TEXTS = ("text", "more")
+PART = 15 * 2**20
+"""Bytes of a part of a trained model."""
+
+
+def pack(args: argparse.Namespace) -> None:
+    """Write the pair in 8 bits, and the texts as token numbers."""
+    shutil.copytree(args.pair, args.packed, ignore=shutil.ignore_patterns("*.pt", "example.*"))
+    for name in MODELS:
+        state = torch.load(args.pair / f"{name}.pt", weights_only=False)
+        state["model"] = {key: rounded(tensor) for key, tensor in state["model"].items()}
+        write_compressed(args.packed / f"{name}.pt.xz", torch_bytes(state))
+    for name in TEXTS:
+        numbers = token_numbers(args.pair, getattr(args, name))
+        write_compressed(args.packed / f"{name}.xz", numbers.tobytes())
+    size = sum(path.stat().st_size for path in args.packed.iterdir())
+    print(f"{args.packed}: {size / 2**20:.1f} MiB")
+
+
+def token_numbers(pair: Path, files: Sequence[Path]) -> NDArray[np.uint16]:
+    """Return the tokens of aligned texts: a source, EOS, its target, EOS, the next source, …"""
+    words = [Dictionary.load(str(pair / f"dict.{path.suffix[1:]}.txt")) for path in files]
+    numbers = list[int]()
+    with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
+        for sides in zip(sources, targets, strict=True):
+            for line, dictionary in zip(sides, words, strict=True):
+                numbers += map(dictionary.index, line.split())
+                numbers.append(EOS)
+    return np.array(numbers, np.uint16)
+
+
+def read_numbers(packed: Path, name: str) -> NDArray[np.uint16]:
+    """Return the tokens of a packed text."""
+    return np.frombuffer(lzma.decompress((packed / f"{name}.xz").read_bytes()), np.uint16)
+
+
+def rounded(tensor: Tensor) -> object:
+    """Return a matrix in 8 bits with a scale for each row; other tensors as they are."""
+    if tensor.dim() != 2 or not tensor.is_floating_point():
+        return tensor
+    scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
+    return (tensor.float() / scale).round().to(torch.int8), scale
+
+
+def unpack(packed: Path, pair: Path) -> None:
+    """Make a pair of a packed one. Its files are loaded whole: they must be your own."""
+    shutil.copytree(packed, pair, ignore=shutil.ignore_patterns("*.xz"))
+    for name in MODELS:
+        content = lzma.decompress((packed / f"{name}.pt.xz").read_bytes())
+        state = torch.load(io.BytesIO(content), weights_only=False)
+        for key, value in state["model"].items():
+            if isinstance(value, tuple):
+                matrix, scale = value
+                state["model"][key] = (matrix.float() * scale).half()
+        torch.save(state, pair / f"{name}.pt")
+
+
+def store(folder: Path, name: str, model: nn.Module) -> None:
+    """Write a model's weights, in float16, in parts that say their digest; then drop older ones."""
+    stored = dict[int, Tensor]()
+    weights = dict[str, Tensor]()
+    for key, tensor in model.state_dict().items():
+        # Tables that are shared are stored once.
+        address = tensor.data_ptr()
+        if address not in stored:
+            dtype = torch.float16 if tensor.is_floating_point() else tensor.dtype
+            stored[address] = tensor.to("cpu", dtype)
+        weights[key] = stored[address]
+    content = torch_bytes(weights)
+    digest = hashlib.sha256(content).hexdigest()
+    for number, start in enumerate(range(0, len(content), PART)):
+        part = content[start : start + PART]
+        (folder / f"{name}.{digest}.{number}.part").write_bytes(part)
+    for path in folder.glob(f"{name}.*.part"):
+        if digest not in path.name:
+            path.unlink()
+
+
+def join(args: argparse.Namespace) -> None:
+    """Make a pair of stored parts, with the rest of the pair it began with."""
+    shutil.copytree(args.pair, args.new)
+    for name in MODELS:
+        parts = sorted(args.out.glob(f"{name}.*.part"))
+        content = b"".join(part.read_bytes() for part in parts)
+        digest = hashlib.sha256(content).hexdigest()
+        if any(digest not in part.name for part in parts) or not parts:
+            sys.exit(f"{args.out}: the parts of {name} are missing, or not of one model")
+        state = torch.load(args.pair / f"{name}.pt", weights_only=False)
+        weights = torch.load(io.BytesIO(content), weights_only=True)
+        if weights.keys() != state["model"].keys():
+            sys.exit(f"{args.out}: {name} has other weights than {args.pair}")
+        (args.new / f"{name}.pt").unlink()
+        torch.save({**state, "model": weights}, args.new / f"{name}.pt")
+        print(f"{args.new / name}.pt: {len(content) / 2**20:.1f} MiB, sha256 {digest[:16]}")
+
+
+def write_compressed(path: Path, content: bytes) -> None:
+    """Write a file of xz."""
+    path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+
+
+def torch_bytes(state: object) -> bytes:
+    """Return the bytes of torch's file."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Pack or join."""
+    parser = Parser(__doc__)
+    commands = parser.add_subparsers(
+        required=True, metavar="pack|join", parser_class=argparse.ArgumentParser
+    )
+    packs, joins = commands.add_parser("pack"), commands.add_parser("join")
+    packs.set_defaults(run=pack)
+    packs.add_argument("pair", type=Path)
+    packs.add_argument("packed", type=Path, help="folder to make")
+    for name in TEXTS:
+        packs.add_argument(f"--{name}", type=Path, nargs=2, required=True, metavar="FILE.LANG")
+    joins.set_defaults(run=join)
+    joins.add_argument("out", type=Path, help="folder of the parts")
+    joins.add_argument("pair", type=Path)
+    joins.add_argument("new", type=Path, help="folder to make")
+    args = parser.parse_args(argv)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What ``scripts/train_on_gpu.py`` measures, and the greedy output that it distils."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sacrebleu
+import symbols
+import torch
+from gpu_training import EOS
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.resident.state import Kind, Shape
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.files.lines import Line
+
+if TYPE_CHECKING:
+    from train_on_gpu import Bench
+
+NUMBER = re.compile(r"\b\d+\b")
+STUTTER = re.compile(r"\b(\w+)( \1\b){2}")
+"""A word three times in a row."""
+LONG_INPUTS, WORDS = 200, (80, 150)
+"""The number of joined inputs, and their length in words."""
+DRAFTED_LINES = 512
+
+
+@torch.no_grad()
+def greedy(generator: Any, sources: Sequence[Sequence[int]], rows: int) -> list[list[int]]:
+    """Return the greedy output of each source, EOS included, by recorded steps.
+
+    Sources of ``rows`` sentences are read and decoded together, to the end of the longest output:
+    no row waits for the host.
+    """
+    loop = generator._resident
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    outputs: list[list[int]] = [[] for _ in sources]
+    for start in range(0, len(order), rows):
+        some = order[start : start + rows]
+        longest = len(sources[some[-1]])
+        size = loop.engine.buckets.sources(longest)
+        width = loop.engine.buckets.positions(2 * longest + 20)
+        reader = loop.recorded(Kind(), Shape(rows, 0, size))
+        step = loop.recorded(Kind(), Shape(rows, width, size))
+        reader.begin([(list(sources[i]), width - 2) for i in some])
+        reader.run()
+        index = list(range(len(some)))
+        step.state.going.zero_()
+        step.state.counts.zero_()
+        step.take(reader, index, index)
+        columns: list[Tensor] = []
+        # The device is asked at every eighth step: an answer costs as much as a step.
+        while len(columns) < width - 1 and (len(columns) % 8 or bool(step.state.going.any())):
+            step.run()
+            columns.append(step.outcome.parts["tokens"][:, 0].clone())
+        for i, tokens in zip(some, torch.stack(columns, 1).tolist()):
+            outputs[i] = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+    return outputs
+
+
+def validate(bench: Bench) -> None:
+    """Note BLEU, numbers, symbols and repeated words of the output, and tokens a step."""
+    sources, references = (path.read_text("utf-8").splitlines() for path in bench.args.valid)
+    table = [line.split("\t") for line in bench.args.symbols.read_text("utf-8").splitlines()]
+    if bench.args.small:
+        sources, references, table = sources[:20], references[:20], table[:5]
+    inputs = joined(sources)
+    generator = bench.generator()
+    outputs = translated(bench, generator, sources)
+    long_outputs = translated(bench, generator, inputs)
+    with_symbols = translated(bench, generator, [sentence for sentence, _ in table])
+    bench.note(
+        "validation",
+        bleu=sacrebleu.corpus_bleu(outputs, [references]).score,
+        numbers=share(map(numbers, sources), map(numbers, outputs)),
+        symbols=share(
+            (symbols.symbols_of(required) for _, required in table),
+            map(symbols.symbols_of, with_symbols),
+        ),
+        repeats=[sum(bool(STUTTER.search(text)) for text in long_outputs), len(inputs)],
+        length_ratio=len(" ".join(long_outputs).split()) / len(" ".join(inputs).split()),
+    )
+    drafting = bench.generator(drafts=True)
+    drafting.statistics = DecodingStatistics()
+    for start in range(0, min(DRAFTED_LINES, len(sources)), 64):
+        ids = encoded(bench, sources[start : start + 64])
+        tokens = nn.utils.rnn.pad_sequence(ids, True, bench.words.pad(), "left")
+        lengths = torch.tensor([len(x) for x in ids])
+        net_input = {"src_tokens": tokens, "src_lengths": lengths}
+        on_device = {name: tensor.to(bench.device) for name, tensor in net_input.items()}
+        drafting.generate([], {"net_input": on_device})
+    bench.note("drafts", tokens_a_step=drafting.statistics.acceptance_length)
+
+
+def encoded(bench: Bench, lines: Sequence[str]) -> list[Tensor]:
+    """Return the ids ``(tokens,)`` of lines, none of them blank."""
+    ids = [bench.codec.encode(Line(number, line)) for number, line in enumerate(lines, 1)]
+    return [tensor for tensor in ids if tensor is not None]
+
+
+def translated(bench: Bench, generator: Any, lines: Sequence[str]) -> list[str]:
+    """Return the greedy translations of lines."""
+    ids = [tensor.tolist() for tensor in encoded(bench, lines)]
+    outputs = greedy(generator, ids, bench.args.rows)
+    return [bench.codec.decode(torch.tensor(tokens)) for tokens in outputs]
+
+
+def joined(lines: Sequence[str]) -> list[str]:
+    """Return inputs of neighbouring lines, each of 80 to 150 words; lengths are spread evenly."""
+    made, words = list[str](), list[str]()
+    low, high = WORDS
+    for line in lines:
+        words += line.split()
+        wanted = low + (high - low) * len(made) // LONG_INPUTS
+        if len(words) >= wanted and len(made) < LONG_INPUTS:
+            made.append(" ".join(words[:high]))
+            words = []
+    return made
+
+
+def numbers(text: str) -> Counter[str]:
+    """Return how often a text has each number."""
+    return Counter(NUMBER.findall(text))
+
+
+def share(wanted: Iterable[Counter[str]], got: Iterable[Counter[str]]) -> list[int]:
+    """Return how many of the wanted things are there, and how many were wanted."""
+    pairs = list(zip(wanted, got, strict=True))
+    return [sum((a & b).total() for a, b in pairs), sum(a.total() for a, _ in pairs)]

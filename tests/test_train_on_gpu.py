@@ -1,0 +1,135 @@
+"""``scripts/train_on_gpu.py``, tried without a GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from scripts_here import SCRIPTS, load_script
+
+from specdec_plugins.files.lines import Line
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.models import training_pass
+
+ROOT = SCRIPTS.parent
+PAIR = ROOT / "checkpoints" / "multi30k.en-de"
+TEXTS = [ROOT / "data" / f"captions.{language}" for language in ("en", "de")]
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    """The scripts, which import each other by their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        for name in ("gpu_parcel", "gpu_training", "gpu_validation", "symbols"):
+            patch.setitem(sys.modules, name, load_script(name))
+        patch.setattr(training_pass, "CHUNK", training_pass.CHUNK)  # which the script changes
+        yield SimpleNamespace(
+            parcel=sys.modules["gpu_parcel"],
+            training=sys.modules["gpu_training"],
+            train=load_script("train_on_gpu"),
+        )
+        logging.disable(logging.NOTSET)  # the script turns logs off, for its process
+
+
+@pytest.fixture(scope="module")
+def translator() -> Any:
+    settings = Settings.of_model(PAIR, engine="eager", precision="float32", device="cpu")
+    return load_translator(settings)
+
+
+@pytest.fixture(scope="module")
+def segmented(translator: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The captions as the pair's tokens."""
+    folder = tmp_path_factory.mktemp("segmented")
+    made = []
+    for text in TEXTS:
+        path = folder / text.name
+        lines = text.read_text("utf-8").splitlines()
+        segment = translator.codec.segment
+        path.write_text("".join(f"{segment(line)}\n" for line in lines), "utf-8")
+        made.append(path)
+    return made
+
+
+def test_the_verifiers_loss_is_fairseqs(scripts: Any, translator: Any, segmented: Any) -> None:
+    words, model = translator.codec.target, translator.generator.model.eval()
+    numbers = scripts.parcel.token_numbers(PAIR, segmented)
+    text = scripts.training.Text(numbers, torch.device("cpu"))
+    batch = text.batch(torch.arange(10), 48)
+    criterion = LabelSmoothedCrossEntropyCriterion(
+        SimpleNamespace(target_dictionary=words), False, scripts.training.SMOOTHING
+    )
+    net_input = {"src_tokens": batch.source, "src_lengths": (batch.source != words.pad()).sum(1)}
+    count = int((batch.target != words.pad()).sum())
+    net_input["prev_output_tokens"] = batch.before
+    with torch.no_grad():
+        expected, *_ = criterion(
+            model, {"net_input": net_input, "target": batch.target, "ntokens": count}
+        )
+        nothing = torch.zeros(len(words), dtype=torch.bool)
+        loss, unlikelihood = scripts.training.verifier_loss(model, batch, nothing)
+        everything = scripts.training.verifier_loss(model, batch, ~nothing)[1]
+    torch.testing.assert_close(loss, expected / count, rtol=1e-5, atol=0)
+    assert unlikelihood == 0 < everything
+
+
+def test_joined_pairs_are_whole_and_a_tenth(scripts: Any) -> None:
+    draw = np.random.default_rng(1)
+    sides = [np.append(draw.integers(4, 99, 30), 2) for _ in range(400)]
+    tokens = scripts.training.with_joined_pairs(np.concatenate(sides).astype(np.uint16), draw)
+    text = scripts.training.Text(tokens, torch.device("cpu"))
+    joined = text.sizes[200:]
+    assert len(joined) > 1
+    assert (joined.min(), joined.max()) > (90, 0)
+    assert 0 <= joined.sum() - 400 * 31 // 10 < 2 * 300
+    known = {tuple(side[:-1]) for side in sides}
+    last = text.padded(torch.tensor([2 * len(text.sizes) - 1]), int(joined[-1, 1]))[0].tolist()
+    assert last.pop() == 2
+    assert all(tuple(last[at : at + 30]) in known for at in range(0, len(last), 30))
+
+
+def test_an_epoch_has_every_pair_in_batches_of_fixed_sizes(scripts: Any) -> None:
+    draw = np.random.default_rng(1)
+    sides = [np.append(draw.integers(4, 99, n), 2) for n in draw.integers(1, 60, 300)]
+    text = scripts.training.Text(np.concatenate(sides).astype(np.uint16), torch.device("cpu"))
+    chosen = np.arange(120)
+    batches = list(text.epoch(chosen, 200, draw))
+    assert set(np.concatenate([pairs for _, pairs in batches])) == set(chosen)
+    for length, pairs in batches:
+        assert text.sizes[pairs].max() <= length
+        assert len(pairs) == max(1, 200 // length)
+
+
+def test_all_stages_run_on_a_cpu(scripts: Any, segmented: Any, tmp_path: Path) -> None:
+    packed, out, new = (tmp_path / name for name in ("packed", "out", "new"))
+    texts = ["--text", *segmented, "--more", *segmented]
+    scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts)])
+    flags = "--device cpu --small --rows 4 --tokens 96 --drafter-tokens 96 --sources 2"
+    seconds = "--verifier-seconds 1 --drafter-seconds 1 --rehearsal 0.1"
+    valid = ["--valid", *map(str, TEXTS)]
+    scripts.train.main([str(packed), str(out), *valid, *flags.split(), *seconds.split()])
+    results = [json.loads(line) for line in (out / "results.jsonl").open()]
+    stages = [result["part"] for result in results if result.get("done") == 1]
+    assert stages == ["verifier", "drafter", "verifier", "drafter"]
+    assert results[-2]["bleu"] > 10
+    assert results[-1]["tokens_a_step"] > 1.5
+
+    scripts.parcel.main(["join", str(out), str(PAIR), str(new)])
+    sizes = [(folder / "verifier.pt").stat().st_size for folder in (PAIR, new)]
+    assert abs(sizes[1] - sizes[0]) < 0.1 * sizes[0]
+    settings = Settings.of_model(new, engine="eager", precision="float32", device="cpu")
+    assert load_translator(settings).codec.encode(Line(1, "A dog .")) is not None
+
+    part = next(out.glob("drafter.*.part"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(SystemExit, match="drafter are missing"):
+        scripts.parcel.main(["join", str(out), str(PAIR), str(tmp_path / "cut")])

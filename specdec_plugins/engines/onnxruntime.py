@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 EAGER = "eager"
 #: Relative errors of a step. That of int8 stays below 0.1; a wrong kernel's is near 1 or above.
 TOLERATED = {"float32": 0.001, "int8": 0.5}
+#: Stands for empty tensors, since bindings refuse null pointers. It is neither read nor written.
+_NOT_EMPTY = torch.empty(1)
 
 
 class OnnxRuntimeEngine:
@@ -176,9 +178,9 @@ class _Input:
             *kind, _ = _described(self._parts[0])
             for name, part in zip(self._names, self._parts, strict=True):
                 if name is not None:
-                    self._binding.bind_input(name, *kind, part.data_ptr())
+                    self._binding.bind_input(name, *kind, _address(part))
             for name, part in zip(self.results, self._parts):
-                self._binding.bind_output(name, *kind, part.data_ptr())
+                self._binding.bind_output(name, *kind, _address(part))
             if self._parts[0].data_ptr() != x.data_ptr():
                 return True  # They are copies.
         self._last, self._memory = x, memory
@@ -207,4 +209,9 @@ class _Result:
 
 def _described(x: Tensor) -> tuple[object, ...]:
     """Return what a binding asks for: the device, the type, the shape and the address."""
-    return "cpu", 0, x.numpy().dtype.type, list(x.shape), x.data_ptr()
+    return "cpu", 0, x.numpy().dtype.type, list(x.shape), _address(x)
+
+
+def _address(x: Tensor) -> int:
+    """Return where a tensor is; for an empty one, which is nowhere, an address that is valid."""
+    return x.data_ptr() or _NOT_EMPTY.data_ptr()

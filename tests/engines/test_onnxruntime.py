@@ -212,16 +212,40 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     }
     step, tolerated = steps[name](), 0.1 if precision == "int8" else 1e-5
     run = OnnxRuntimeEngine(precision).prepare(steps[name]())
-    for tokens in (3, 5, 8):
+    # The last are the smallest: a source of one token, and a drafter's block of one slot, in which
+    # no slot follows another.
+    smallest = (2, 5) if name == "drafter" else (1, 1)
+    for tokens, others in ((3, 7), (5, 7), (8, 7), smallest):
         tensors = tuple(
             torch.randn_like(x) if x is not None and x.is_floating_point() else x
-            for x in step.example(rows, tokens, 7)
+            for x in step.example(rows, tokens, others)
         )
         cache = copy.deepcopy(tensors[0])
         results, expected = run(*tensors), step(cache, *tensors[1:])
+        assert [x.shape for x in results] == [x.shape for x in expected]
         # The first result, and new keys and values; a drafter's candidates may swap.
         for found, right in ((results[0], expected[0]), (tensors[0], cache)):
             assert (found - right).norm() < tolerated * right.norm()
+
+
+class Slices(Step):
+    """Two inputs and three results, each of which may be empty."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + 1, x[:, 1:] * 2, y * 3)
+
+    def example(self, rows: int, tokens: int, others: int) -> tuple[torch.Tensor, ...]:
+        return torch.ones(rows, tokens), torch.ones(rows, others)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_inputs_and_results_may_be_empty(rows: int) -> None:
+    run, step = OnnxRuntimeEngine().prepare(Slices()), Slices()
+    for tokens, others in ((1, 0), (3, 2), (1, 1), (2, 0), (1, 0)):
+        x, y = (torch.rand(rows, size) for size in (tokens, others))
+        for found, right in zip(run(x, y), step(x, y), strict=True):
+            assert found.shape == right.shape
+            torch.testing.assert_close(found, right)
 
 
 def test_what_is_compiled_wrongly_is_not_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,7 @@ CONTROLLERS = {
     # Without drafts that are used again, which recorded steps have not.
     "tree": Tree(redraft_below=math.inf),
     "small tree": Tree(tree_nodes=3, redraft_below=math.inf),
+    "short tree": Tree(redraft_below=math.inf),
     "tree of few rows": Tree(max_rows=2, redraft_below=math.inf),
 }
 RULES: dict[str, AcceptanceRule] = {
@@ -52,7 +53,7 @@ EAGER = EagerEngine("float64")
 def make(
     engine: Engine, name: str, controller: str, rule: AcceptanceRule, **limits: Any
 ) -> SpeculativeGenerator:
-    k = 1 if controller == "short" else K
+    k = 1 if controller.startswith("short") else K
     return build(engine, name, CONTROLLERS[controller], rule, k, **limits)
 
 

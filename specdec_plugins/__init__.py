@@ -13,6 +13,10 @@ import sys
 
 __version__ = "0.3.0"
 
+# ONNX Runtime's official builds report to their maker from the moment they are imported, which is
+# always after this. Child processes inherit it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 
 def register() -> None:
     """Register criterions, models, tasks and repairs with fairseq; a second call does nothing."""

@@ -21,17 +21,14 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
-from specdec_plugins.engines import choice
 from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 
 register()
-# To compile a model takes longer than most tests: ONNX Runtime runs where a test asks for it.
-choice.is_installed = lambda engine: not choice.ENGINES[engine].libraries
 _parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))
 # All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
 # most of them are always the same.
 OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))
-pytest_plugins = ["inference_runs"]
+pytest_plugins = ["inference_runs", "watched"]
 
 # A busy machine makes an example slow, not wrong.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=25)

@@ -88,11 +88,13 @@ def _start() -> None:
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     path = os.pathsep.join(filter(None, [PARENT, os.environ.get("PYTHONPATH")]))
+    # Workers of a cluster inherit nothing from this process.
+    variables = {"PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": os.environ["ORT_DISABLE_TELEMETRY"]}
     # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
     local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
+        runtime_env={"env_vars": variables},
         **({} if os.environ.get("RAY_ADDRESS") else local),
     )

@@ -19,7 +19,6 @@ from scripts_here import SCRIPTS
 
 from specdec_plugins.decoding.statistics import PHASES, RATES
 from specdec_plugins.decoding.steps.drafter import DrafterStep
-from specdec_plugins.engines import choice
 from specdec_plugins.engines.step import Step
 
 
@@ -135,7 +134,9 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str) -> None:
     assert ("drafter" in report["files"]) == drafts
     expected = {"strategy": strategy, "batch": 4, "block_size": 4 if drafts else None}
     assert report["settings"] | expected == report["settings"]
-    facts = {"device": "cpu", "engine": "eager", "precision": "float32"}
+    engine = "eager" if strategy == "fairseq" else "onnxruntime"
+    precision = "float32, int8 drafts" if strategy == "specdec" else "float32"
+    facts = {"device": "cpu", "engine": engine, "precision": precision}
     facts |= {"sentences": len(SENTENCES), "drafted_tokens": 4 * steps if drafts else None}
     assert report | facts == report
     lacking = {name for name, value in report.items() if value is None} - {"not_by_ctranslate2"}
@@ -274,7 +275,6 @@ def test_engines_that_cannot_take_a_step(
             raise RuntimeError("no such operation")
         return load(self, step)
 
-    monkeypatch.setattr(choice, "is_installed", lambda engine: True)
     monkeypatch.setattr(onnxruntime.OnnxRuntimeEngine, "load", load_or_fail)
     assert run("--stats-json", str(stats), "--engine", "auto", "--cpu") == 0
     report = json.loads(stats.read_text())

@@ -76,7 +76,9 @@ def test_the_fastest_way_is_found_and_taken(
     table = msgspec.json.decode(path.read_bytes(), type=Table)
     assert list(table.batches) == [1, 3]
     for timed in table.batches.values():
-        assert {item.mode for item in timed} == {"AR", *TREES[:1], "tree@tree_nodes=8"}
+        drafts = ["constant@drafts=copy", TREES[0], "tree@tree_nodes=8"]
+        expected_modes = {"AR", *(f"{kind},drafter_precision=int8" for kind in drafts)}
+        assert {item.mode for item in timed} == expected_modes
         assert [len(item.milliseconds) for item in timed[:FINALISTS]] == [ROUNDS] * FINALISTS
         whole = [item.middle for item in timed if len(item.milliseconds) == ROUNDS]
         assert timed[0].middle == min(whole)
@@ -122,7 +124,7 @@ def test_what_was_measured_is_shown_though_it_cannot_be_stored(
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     assert tune.main([str(pair), "--cpu"]) == 1
     shown = capfd.readouterr()
-    assert "| tree@tree_nodes=4 |" in shown.out
+    assert "| tree@tree_nodes=4,drafter_precision=int8 |" in shown.out
     assert "pip install 'specdec-plugins[int8]'" in shown.out
     assert os.devnull in shown.err.splitlines()[-1]
 

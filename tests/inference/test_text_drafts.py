@@ -18,9 +18,7 @@ def texts(world: Path, **settings: object) -> list[str]:
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_each_kind_gives_the_verifiers_words(
-    batch: int, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_kind_gives_the_verifiers_words(batch: int, world: Path) -> None:
     expected = texts(world, strategy="AR", batch=batch)
     assert texts(world, drafts="source", batch=batch) == expected
     translator = load_translator(make_settings(world, drafts="texts", batch=batch, path=None))
@@ -33,9 +31,6 @@ def test_each_kind_gives_the_verifiers_words(
     results = list(translator.translate(SENTENCES, drafts=[""] * len(SENTENCES)))
     assert [result.text for result in results] == expected
     assert translator.statistics.drafted_tokens == before + len(SENTENCES)  # EOS
-    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
-    monkeypatch.setattr(choice, "is_installed", lambda engine: True)
-    monkeypatch.setattr("specdec_plugins.inference.loading.is_installed", choice.is_installed)
     for engine in ("auto", "eager"):
         copy = load_translator(make_settings(world, engine=engine, path=None, batch=batch))
         assert [result.text for result in copy.translate(SENTENCES)] == expected
@@ -45,7 +40,12 @@ def test_each_kind_gives_the_verifiers_words(
         assert load_translator(settings).settings.controller.name == "none", "no copy"
 
 
-def test_a_copy_that_no_engine_can_make(world: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_that_no_engine_can_make(
+    world: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the extra [int8]: greedy, by PyTorch."""
+    monkeypatch.setattr(choice, "is_installed", lambda engine: engine == "eager")
+    monkeypatch.setattr("specdec_plugins.inference.loading.is_installed", choice.is_installed)
     translator = load_translator(make_settings(world, engine="auto", path=None))
     assert translator.settings.controller.name == "none"
     assert "specdec-plugins[int8]" in caplog.text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
 from conftest import make_task, make_verifier
 from drafters import make_block, make_causal
 from scripted import DICTIONARY, ScriptedHead, traced
+from shared_sessions import engine_of
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.build import build_generator
@@ -15,7 +17,6 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, c
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 
 K = 4
@@ -50,19 +51,33 @@ def drafter(name: str) -> Any:
     return (make_block if name == "block" else make_causal)(task, **DRAFTERS[name])
 
 
+@cache
+def verifier_for(engine: str) -> Any:
+    """The same verifier in the precision of one of ``shared_sessions.NAMES``."""
+    return verifier() if engine == "eager" else deepcopy(verifier()).float()
+
+
+@cache
+def drafter_for(engine: str, name: str) -> Any:
+    """The same drafter in the precision of an engine."""
+    if engine == "eager":
+        return drafter(name)
+    return deepcopy(drafter(name), {id(verifier()): verifier_for(engine)}).float()
+
+
 def make_generator(
     kind: str,
     controller: Controller,
     max_len_b: int,
     rule: AcceptanceRule | None = None,
+    by: str = "eager",
 ) -> SpeculativeGenerator:
-    """The pair's output, traced."""
-    model = drafter(kind)
-    model.attach_verifier(verifier())
-    cached = CachedDrafter(model, EagerEngine())
+    """The pair's output, traced; ``by``: one of ``shared_sessions.NAMES``."""
+    model, stock, engine = drafter_for(by, kind), verifier_for(by), engine_of(by)
+    model.attach_verifier(stock)
+    drafts = CachedDrafter(model, engine), controller
     limits = GenerationLimits(max_len_b=max_len_b)
-    drafts = cached, controller
-    return traced(SpeculativeGenerator(verifier(), drafts, DICTIONARY, rule, limits))
+    return traced(SpeculativeGenerator(stock, drafts, DICTIONARY, rule, limits, engine))
 
 
 def build(

@@ -119,6 +119,28 @@ def beam1(
     return [hypotheses[0] for hypotheses in generator.generate([model], batch, **begin)]
 
 
+@torch.no_grad()
+def assert_same_words(
+    outputs: list[Any], expected: list[Any], batch: Any, model: Any, tie: float, **begin: Any
+) -> None:
+    """Outputs have the tokens of others, and about their scores.
+
+    Where they begin to differ, the ``model`` in float64 scores both tokens within ``tie``: then any
+    of the two may be taken.
+    """
+    for row, (ours, stock) in enumerate(zip(outputs, expected, strict=True)):
+        found, right = ours["tokens"].tolist(), stock["tokens"].tolist()
+        if found == right:
+            scores = (x["positional_scores"].double() for x in (ours, stock))
+            torch.testing.assert_close(*scores, atol=1e-3, rtol=1e-3)
+            continue
+        at = next(i for i, (token, other) in enumerate(zip(found, right)) if token != other)
+        previous = torch.tensor([[begin.get("bos_token", EOS), *right[:at]]])
+        net_input = one_row(batch, row)["net_input"]
+        logits = model(**net_input, prev_output_tokens=previous)[0][0, -1]
+        assert (logits[found[at]] - logits[right[at]]).abs() < tie, (found, right)
+
+
 def check_beam1(generator: SpeculativeGenerator, batch: Any, **begin: Any) -> list[Any]:
     """Translate; the outputs, which are :func:`beam1`'s."""
     outputs = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]

@@ -8,13 +8,18 @@ import pytest
 import torch
 from conftest import examples, make_batch, thinned
 from controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
+from controlled import verifier as controlled_verifier
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
+from shared_sessions import NAMES as ENGINES
+from shared_sessions import TIES
 from strict import (
     EOS,
     PAD,
     assert_beam1,
+    assert_same_words,
+    beam1,
     check_beam1,
     make_drafter,
     specdec,
@@ -39,9 +44,15 @@ def prefixes(*rows: list[int]) -> Tensor:
     return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
 
-def counted(generator: Any, batch: Any, **begin: Any) -> tuple[list[Any], Any]:
-    """Outputs, which are fairseq's, and the statistics, whose identities hold."""
+def counted(generator: Any, batch: Any, **begin: Any) -> list[Any]:
+    """Outputs, which are fairseq's, and the identities of the statistics."""
     found = check_beam1(generator, batch, **begin)
+    assert_counted(generator, found)
+    return found
+
+
+def assert_counted(generator: Any, found: list[Any]) -> None:
+    """The statistics are those of these outputs."""
     told = generator.statistics
     committed = sum(len(h["tokens"]) - h["forced"] for h in found)
     assert told.committed_tokens == committed
@@ -52,7 +63,6 @@ def counted(generator: Any, batch: Any, **begin: Any) -> tuple[list[Any], Any]:
     for h in found:
         assert torch.equal(torch.cat([part["tokens"] for part in h["history"]]), h["tokens"])
         assert len(h["history"]) == h["steps"] + (h["forced"] > 0)
-    return found, told
 
 
 TOKENS = st.integers(4, len(DICTIONARY) - 1)
@@ -61,6 +71,7 @@ PREFIX = st.tuples(st.lists(TOKENS, max_size=5), st.booleans()).map(
 )
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @examples(50)
 @given(
     name=st.sampled_from([*VARIANTS, "none"]),
@@ -71,17 +82,31 @@ PREFIX = st.tuples(st.lists(TOKENS, max_size=5), st.booleans()).map(
     begin=st.sampled_from([None, 6]),
 )
 def test_each_row_begins_with_its_own(
-    name: str, kind: str, rows: list[Any], seed: int, max_len_b: int, begin: int | None
+    engine: str,
+    name: str,
+    kind: str,
+    rows: list[Any],
+    seed: int,
+    max_len_b: int,
+    begin: int | None,
 ) -> None:
     """Whatever the controller, the drafter, the batch and the prefixes."""
     lengths, forced = zip(*rows)
     controller: Controller = NoDrafts() if name == "none" else make_policy(name, K)
-    generator = make_generator(kind, controller, max_len_b)
-    given = {} if begin is None else {"bos_token": begin}
+    generator = make_generator(kind, controller, max_len_b, by=engine)
+    given: dict[str, Any] = {} if begin is None else {"bos_token": begin}
+    given["prefix_tokens"] = prefixes(*forced)
     for _ in range(2):
         generator.statistics = type(generator.statistics)()
         batch = make_batch(list(lengths), seed=seed)
-        found, _ = counted(generator, batch, prefix_tokens=prefixes(*forced), **given)
+        if engine == "eager":
+            found = counted(generator, batch, **given)
+        else:
+            found = [h for (h,) in generator.generate([], batch, **given)]
+            model = controlled_verifier()
+            expected = beam1(model, batch, generator.limits, **given)
+            assert_same_words(found, expected, batch, model, TIES[engine], **given)
+            assert_counted(generator, found)
         for hypothesis, row in zip(found, forced):
             words = [token for token in row if token != EOS][:max_len_b]
             assert hypothesis["tokens"].tolist()[: len(words)] == words
@@ -94,9 +119,9 @@ def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_
     batch = make_batch([5, 3, 9, 1, 7, 2], seed=3)
     forced = prefixes([EOS], [7, EOS], [7, 8, EOS], [], [7, 5, 9, 6], [8])
     generator = specdec(name, max_len_b=9, min_len=min_len)
-    found, _ = counted(generator, batch, prefix_tokens=forced)
+    found = counted(generator, batch, prefix_tokens=forced)
     assert [len(h["tokens"]) for h in found[:3]] == [1, 2, 3]
-    longer, _ = counted(specdec(name, min_len=7), batch, prefix_tokens=prefixes(*[[8]] * 6))
+    longer = counted(specdec(name, min_len=7), batch, prefix_tokens=prefixes(*[[8]] * 6))
     assert all(len(h["tokens"]) >= 8 for h in longer)
 
 

@@ -10,11 +10,14 @@ import pytest
 import tiny_vocabulary as tiny
 import torch
 from conftest import examples, make_batch, make_verifier
-from controlled import verifier
+from controlled import verifier, verifier_for
 from decoding.acceptance.test_exact_sampling import Chance, Watched, furthest, leviathan
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
+from shared_sessions import NAMES as ENGINES
+from shared_sessions import TIES, engine_of
+from strict import assert_same_words
 
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
@@ -35,9 +38,13 @@ def copied(generator: SpeculativeGenerator) -> DraftSource:
     return DraftSource(partial(CopyDrafting, generator))
 
 
-def generator(drafter: Any, controller: str = "constant", k: int = 64) -> SpeculativeGenerator:
-    chosen = CONTROLLERS[controller]().ready(k)
-    return SpeculativeGenerator(verifier(), (drafter, chosen), DICTIONARY, limits=LIMITS)
+def generator(
+    drafter: Any, controller: str = "constant", k: int = 64, by: str = "eager"
+) -> SpeculativeGenerator:
+    """The verifier with a source of drafts; ``by``: one of ``shared_sessions.NAMES``."""
+    drafts = drafter, CONTROLLERS[controller]().ready(k)
+    how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(by)}
+    return SpeculativeGenerator(verifier_for(by), drafts, DICTIONARY, **how)
 
 
 @cache
@@ -45,6 +52,14 @@ def greedy(lengths: tuple[int, ...], seed: int, forced: bool = False) -> Any:
     prefix = torch.tensor([[4], [5], [PAD]] * len(lengths))[: len(lengths)] if forced else None
     plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
     return plain.generate([], make_batch(list(lengths), seed=seed), prefix), prefix
+
+
+def assert_same(found: Any, expected: Any, batch: Any, engine: str) -> None:
+    """The verifier's output in float64, up to ties in the precision of an engine."""
+    if engine == "eager":
+        assert_greedy(found, expected)
+    outputs = ([h for (h,) in hypotheses] for hypotheses in (found, expected))
+    assert_same_words(*outputs, batch, verifier(), TIES[engine])
 
 
 def assert_greedy(found: Any, expected: Any) -> None:
@@ -64,10 +79,17 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @examples(30)
 @given(**CASES, data=st.data())
 def test_any_text_gives_the_verifiers_words(
-    lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, data: st.DataObject
+    engine: str,
+    lengths: tuple[int, ...],
+    seed: int,
+    controller: str,
+    forced: bool,
+    k: int,
+    data: st.DataObject,
 ) -> None:
     """The verifier's own output with tokens replaced, left out or added at any place."""
     expected, prefix = greedy(lengths, seed, forced)
@@ -81,32 +103,42 @@ def test_any_text_gives_the_verifiers_words(
         texts.append(torch.tensor([*text, EOS]))
     batch = make_batch(list(lengths), seed=seed)
     batch["net_input"][DRAFTS] = torch.nn.utils.rnn.pad_sequence(texts, True, PAD)
-    assert_greedy(generator(TEXTS, controller, k).generate([], batch, prefix), expected)
+    found = generator(TEXTS, controller, k, engine).generate([], batch, prefix)
+    assert_same(found, expected, batch, engine)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @examples(30)
 @given(**CASES, noise=st.sampled_from([0.0, 0.02, 0.3]))
 def test_any_copy_gives_the_verifiers_words(
-    lengths: tuple[int, ...], seed: int, controller: str, forced: bool, k: int, noise: float
+    engine: str,
+    lengths: tuple[int, ...],
+    seed: int,
+    controller: str,
+    forced: bool,
+    k: int,
+    noise: float,
 ) -> None:
-    """Also a copy that often disagrees, as its weights are others."""
+    """Also a copy that often disagrees, as its weights are others; ONNX Runtime's is in int8."""
     expected, prefix = greedy(lengths, seed, forced)
-    copy = copied(SpeculativeGenerator(noisy(noise), None, DICTIONARY, limits=LIMITS))
+    how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(engine, "int8")}
+    copy = copied(SpeculativeGenerator(noisy(noise, engine), None, DICTIONARY, **how))
     batch = make_batch(list(lengths), seed=seed)
-    made = generator(copy, controller, k)
-    assert_greedy(made.generate([], batch, prefix), expected)
-    if not noise and k == 64 and controller != "confidence":
+    made = generator(copy, controller, k, engine)
+    assert_same(made.generate([], batch, prefix), expected, batch, engine)
+    if engine == "eager" and not noise and k == 64 and controller != "confidence":
         assert made.statistics.verifier_calls <= 2 * len(lengths) + len(lengths) * bool(forced)
 
 
 @cache
-def noisy(noise: float) -> Any:
+def noisy(noise: float, engine: str = "eager") -> Any:
+    """The verifier with other weights, in the precision of an engine."""
     model = make_verifier(seed=1).requires_grad_(False)
     model.load_state_dict(verifier().state_dict())
     torch.manual_seed(0)
     for parameter in model.parameters():
         parameter.add_(noise * parameter.std().nan_to_num() * torch.randn_like(parameter))
-    return model
+    return model if engine == "eager" else model.float()
 
 
 @pytest.mark.parametrize("controller", ["constant", "heuristic"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from conftest import examples, make_batch
 from controlled import DRAFTERS, K, make_generator, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_sessions import NAMES as ENGINES
 from strict import one_row
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
@@ -31,6 +33,7 @@ def steps(generator: Any, batch: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @examples(100)
 @given(
     controller=st.sampled_from(NAMES),
@@ -46,6 +49,7 @@ def steps(generator: Any, batch: Any) -> list[Any]:
     max_len_b=st.integers(1, 20),
 )
 def test_a_batch_is_its_rows(
+    engine: str,
     controller: str,
     kind: str,
     lengths: list[int],
@@ -57,7 +61,11 @@ def test_a_batch_is_its_rows(
 ) -> None:
     options = {"tree_nodes": 2 * k, "redraft_below": redraft_below}
     policy = make_policy(controller, k, **options)
-    generator = make_generator(kind, policy, max_len_b, rule)
+    generator = make_generator(kind, policy, max_len_b, rule, engine)
     batch = make_batch(lengths, seed=seed)
     together = steps(generator, batch)
-    assert together == [steps(generator, one_row(batch, row))[0] for row in range(len(lengths))]
+    alone = [steps(generator, one_row(batch, row))[0] for row in range(len(lengths))]
+    sources = map(tuple, batch["net_input"]["src_tokens"].tolist())
+    unlike = {source for source, *pair in zip(sources, together, alone) if pair[0] != pair[1]}
+    # In float32 two words or two lengths may be tied: of one sentence, not of several.
+    assert len(unlike) <= (engine == "onnxruntime")

@@ -21,13 +21,19 @@ NAMES = sorted(
 )
 
 
-def steps(generator: Any, batch: Any) -> list[Any]:
-    """Of every row its tokens, and all that its steps drafted, verified and committed."""
+def steps(generator: Any, batch: Any, exact: bool) -> list[Any]:
+    """Of every row its tokens, and all that its steps drafted, verified and committed.
+
+    With ``exact`` also all probabilities, whose last digits depend on the batch in float32.
+    """
+    uncertain: dict[str, Any] = {"milliseconds": 0.0}
+    if not exact:
+        uncertain |= {"p": [], "q": []}
     return [
         (
             h["tokens"].tolist(),
             h["accepted"],
-            [replace(step, milliseconds=0.0) for step in h.get("trace", [])],
+            [replace(step, **uncertain) for step in h.get("trace", [])],
         )
         for (h,) in generator.generate([], batch)
     ]
@@ -63,9 +69,10 @@ def test_a_batch_is_its_rows(
     policy = make_policy(controller, k, **options)
     generator = make_generator(kind, policy, max_len_b, rule, engine)
     batch = make_batch(lengths, seed=seed)
-    together = steps(generator, batch)
-    alone = [steps(generator, one_row(batch, row))[0] for row in range(len(lengths))]
+    exact = engine == "eager"
+    together = steps(generator, batch, exact)
+    alone = [steps(generator, one_row(batch, row), exact)[0] for row in range(len(lengths))]
     sources = map(tuple, batch["net_input"]["src_tokens"].tolist())
     unlike = {source for source, *pair in zip(sources, together, alone) if pair[0] != pair[1]}
     # In float32 two words or two lengths may be tied: of one sentence, not of several.
-    assert len(unlike) <= (engine == "onnxruntime")
+    assert len(unlike) <= (0 if exact else 1)

@@ -14,10 +14,10 @@ import re
 import sys
 from pathlib import Path
 
+import installed  # noqa: F401 (first)
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from specdec_plugins import register
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import load_upgraded, save_state
 from specdec_plugins.host.checkpoints import without_copies
@@ -60,6 +60,7 @@ def main() -> None:
     for by in ("epoch", "update"):
         counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
     args = parser.parse_args()
+    register()  # with fairseq, so that drafters' checkpoints can be read
     paths = args.inputs
     for by in ("epoch", "update"):
         if count := getattr(args, by):

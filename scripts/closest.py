@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import installed  # noqa: F401 (first)
 from sacrebleu.metrics.bleu import BLEU
 
 # Without effective order a sentence that shares no four words would score by length alone.

@@ -21,9 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from statistics import median
 
+import installed  # noqa: F401 (first)
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import specdec_plugins.inference  # noqa: F401 (first, for it silences fairseq)
 from specdec_plugins.engines.choice import ENGINES
 from specdec_plugins.evaluation.texts import read_text

@@ -24,7 +24,8 @@ from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import installed  # noqa: F401 (first)
+
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.output import whole_file
 

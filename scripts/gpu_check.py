@@ -26,6 +26,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
+import installed  # noqa: F401 (first)
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import collate_tokens
@@ -33,7 +34,6 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 from torch.utils.benchmark import Timer
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree

@@ -18,9 +18,7 @@ sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
 """
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 try:
     from sacrebleu.metrics.bleu import BLEUScore
     from sacremoses import MosesDetokenizer

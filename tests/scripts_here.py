@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TOOLS = Path(sys.executable).parent
+sys.path.append(str(SCRIPTS))  # as Python puts it for a script
 
 
 def load_script(name: str) -> Any:

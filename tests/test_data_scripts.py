@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import random
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from conftest import make_verifier
+from drafters import make_block, make_causal, save_checkpoint
 from fairseq import options
 from fairseq_cli import preprocess
-from scripts_here import SCRIPTS, call, load_script, run_shell
+from scripts_here import SCRIPTS, call, load_script, run, run_shell
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
@@ -124,15 +128,38 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
     assert not set(lines) & set(source)
 
 
-def test_averaged_checkpoints(trained: Trained, tmp_path: Path) -> None:
-    checkpoint = trained.verifier
+def average(*flags: object) -> None:
+    """In a process of its own: nothing else registers there what checkpoints need."""
+    done = run(sys.executable, SCRIPTS / "average_checkpoints.py", *flags)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["verifier", "block", "block_causal"])
+def test_averaged_checkpoints(kind: str, tmp_path: Path) -> None:
+    """The last two of three: of verifiers and of both kinds of drafters."""
+    make = {"verifier": make_verifier, "block": make_block, "block_causal": make_causal}[kind]
     for number in (1, 2, 3):
-        shutil.copy(checkpoint, tmp_path / f"checkpoint_1_{number}.pt")
+        save_checkpoint(tmp_path / f"checkpoint_1_{number}.pt", make(seed=number))
     out = tmp_path / "average.pt"
-    flags = ["--inputs", tmp_path, "--num-update-checkpoints", 2, "--output", out]
-    python("average_checkpoints.py", *flags)
-    weights, means = load_state(checkpoint)["model"], load_state(out)["model"]
-    assert all(weights[name].allclose(mean) for name, mean in means.items())
+    average("--inputs", tmp_path, "--num-update-checkpoints", 2, "--output", out)
+    models = [load_state(tmp_path / f"checkpoint_1_{number}.pt")["model"] for number in (2, 3)]
+    means = load_state(out)["model"]
+    assert means
+    for name, mean in means.items():
+        first, second = (model[name] for model in models)
+        torch.testing.assert_close(mean, (first + second) / 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["get_data", "closest", "average_checkpoints", "demo", "gpu_check", "inference"]
+)
+def test_scripts_without_what_they_need_end_in_one_line(name: str) -> None:
+    done = run(sys.executable, "-S", SCRIPTS / f"{name}.py", "a", "b", PYTHONPATH="")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"{name}.py: No module named ")
+    assert "pip install" in done.stderr
 
 
 def test_the_output_that_is_most_like_the_reference_is_chosen(tmp_path: Path) -> None:

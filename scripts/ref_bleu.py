@@ -19,15 +19,13 @@ sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
 
 import sys
 
-try:
-    from sacrebleu.metrics.bleu import BLEUScore
-    from sacremoses import MosesDetokenizer
+import installed  # noqa: F401 (first)
+from sacrebleu.metrics.bleu import BLEUScore
+from sacremoses import MosesDetokenizer
 
-    from specdec_plugins.evaluation import bleu
-    from specdec_plugins.files.command import Parser, command, put
-    from specdec_plugins.files.lines import InputLines
-except ImportError as error:
-    sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
+from specdec_plugins.evaluation import bleu
+from specdec_plugins.files.command import Parser, command, put
+from specdec_plugins.files.lines import InputLines
 
 
 def read_lines(path: str) -> list[str]:

@@ -151,7 +151,8 @@ def test_averaged_checkpoints(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["get_data", "closest", "average_checkpoints", "demo", "gpu_check", "inference"]
+    "name",
+    ["get_data", "closest", "average_checkpoints", "demo", "gpu_check", "ref_bleu", "inference"],
 )
 def test_scripts_without_what_they_need_end_in_one_line(name: str) -> None:
     done = run(sys.executable, "-S", SCRIPTS / f"{name}.py", "a", "b", PYTHONPATH="")

@@ -31,6 +31,7 @@ def published_lines(name: str) -> list[str]:
 def translate(batch: int, strategy: str, lines: int, **settings: Any) -> list[Translation]:
     files = {"path": str(PUBLISHED / "drafter.pt"), "ar_path": str(PUBLISHED / "verifier.pt")}
     settings |= {"source_lang": "en", "target_lang": "de", "strategy": strategy, "batch": batch}
+    settings["drafter_precision"] = "float32"  # drafts are compared, too
     translator = load_translator(Settings(str(PUBLISHED / "dict"), **files, **settings))
     source = (PUBLISHED / "test200.bpe.en").read_text("utf-8").splitlines()
     assert len(source) == ALL

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
-from specdec_plugins.decoding.target_prefix import BEGINS, read_prefix
+from specdec_plugins.decoding.target_prefix import BEGINS, STOPS, read_prefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
 
@@ -30,6 +30,8 @@ class Rows:
         #: The index of each row in the batch as it began.
         self.rows = list(range(len(max_lengths)))
         self.max_lengths = max_lengths
+        #: The lengths at which rows end, whatever their last token.
+        self.stops = [limit + 1 for limit in max_lengths]
         #: Committed tokens, forced ones included.
         self.tokens: list[list[int]] = [[] for _ in self.rows]
         #: Their log-probabilities.
@@ -49,7 +51,7 @@ class Rows:
         accepted: Accepted,
         scores: list[list[float]],
         drafted: list[int],
-        called: list[bool],
+        called: Sequence[int],
     ) -> StepResult:
         """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
         # An EOS that the length limit forces was not drafted.
@@ -61,6 +63,7 @@ class Rows:
         self.lengths = [len(tokens) for tokens in self.tokens]
         # A target prefix may be empty.
         self.last = [tokens[-1] if tokens else last for tokens, last in zip(self.tokens, self.last)]
+        ends = zip(self.last, self.lengths, self.stops)
         return StepResult(
             **{**vars(accepted), "accepted": counts},
             rows=self.rows,
@@ -68,7 +71,7 @@ class Rows:
             called=called,
             lengths=self.lengths,
             last=self.last,
-            finished=[token == self._eos for token in self.last],
+            finished=[last == self._eos or length >= stop for last, length, stop in ends],
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
         )
 
@@ -168,6 +171,8 @@ class Batch(Rows):
         super().__init__(limits, eos)
         if BEGINS in net_input:
             self.last = net_input[BEGINS].tolist()
+        if STOPS in net_input:
+            self.stops = net_input[STOPS].tolist()
         self.net_input, self.device = net_input, tokens.device
         self.encoder_out: EncoderOut | None = None
         #: ``(rows, n)`` forced tokens, :attr:`forced` of each row, then padding.

@@ -47,7 +47,8 @@ class DecodingStatistics(Observer):
     accepted_tokens: int = 0
     #: Verifier passes, the pass over forced tokens included.
     verifier_calls: int = 0
-    #: Drafter passes: steps that draft nothing or reuse a tree have none.
+    #: Drafter passes: steps that draft nothing or reuse a tree have none; a copy has one a token,
+    #: and one over the tokens that it writes on from.
     drafter_calls: int = 0
     #: The number of steps that committed 0, 1, 2, … drafted tokens.
     acceptance_histogram: list[int] = field(default_factory=list)

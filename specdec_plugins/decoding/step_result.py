@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
@@ -25,13 +26,13 @@ class StepResult(Accepted):
     rows: list[int]
     #: Draft lengths: slots, or nodes of a tree.
     drafted: list[int]
-    #: True if the drafter ran, False if it did not or an earlier draft was reused.
-    called: list[bool]
+    #: The drafter's passes: 0 if an earlier draft was reused.
+    called: Sequence[int]
     #: All committed tokens, those of earlier steps included.
     lengths: list[int]
     #: The last committed token.
     last: list[int]
-    #: True if it is EOS.
+    #: True if it is EOS, or ends a row that was to have so many tokens.
     finished: list[bool]
     #: True if the length limit ended the sentence.
     limited: list[bool]

@@ -8,6 +8,8 @@ from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 #: Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens.
 FORCED, BEGINS = "prefix_tokens", "begin_tokens"
+#: Key of ``net_input``: ``(rows,)`` lengths at which rows end, maybe without an EOS.
+STOPS = "stop_lengths"
 
 
 def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:

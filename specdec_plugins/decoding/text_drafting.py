@@ -8,6 +8,7 @@ aggressive decoding"); a copy writes on from them instead (ML-SpecQD, arXiv 2503
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -17,9 +18,10 @@ from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafting import Drafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.target_prefix import FORCED
+from specdec_plugins.decoding.target_prefix import FORCED, STOPS
 
 #: Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad.
 DRAFTS = "draft_tokens"
@@ -27,6 +29,10 @@ DRAFTS = "draft_tokens"
 LONGEST = 64
 #: Numbers of last committed tokens to look for in a text, in this order.
 MATCHES = (3, 2, 1)
+#: Tokens that a copy may write for each committed one, however often it was wrong.
+EARNED = 1 / 16
+#: The cost of writing on, beside the tokens: the copy reads the committed ones first.
+BEGIN_AGAIN = 2
 
 
 class TextDrafting(Drafting):
@@ -96,19 +102,50 @@ class TextDrafting(Drafting):
                 self._lost.add(row)
 
 
+@dataclass
+class Credit:
+    """Tokens that a copy may write: what the sentence before left to the next one."""
+
+    tokens: float = LONGEST
+
+
 class CopyDrafting(TextDrafting):
     """Drafts what a copy of the verifier writes, which after a rejection writes on anew.
 
-    The copy, a generator without a drafter, reads the verifier's encoder.
+    The copy, a generator without a drafter, reads the verifier's encoder. It writes no more than
+    the step drafts, and no more than a row's credit, from which it pays each token and, by
+    :data:`BEGIN_AGAIN`, each return to the committed ones. An accepted token earns three, and every
+    committed one :data:`EARNED`: a copy that is right writes on, and one that always disagrees
+    costs little.
     """
 
-    def __init__(self, copy: SpeculativeGenerator, batch: Batch, draws: bool) -> None:
+    def __init__(
+        self,
+        copy: SpeculativeGenerator,
+        batch: Batch,
+        draws: bool,
+        credit: Credit | None = None,
+    ) -> None:
+        """``credit``: is handed on from sentence to sentence; None: drafts are not to depend on
+        earlier sentences."""
         super().__init__([[] for _ in batch.rows], batch, draws)
         self._copy, self._lost = copy, set(batch.rows)
+        self._handed_on = Credit() if credit is None else credit
+        self._credit = [min(self._handed_on.tokens, length) for length in batch.draft_lengths]
+        #: Passes of the copy for the next draft, by row.
+        self._passes: dict[int, int] = {}
+
+    def draft(self, batch: Batch) -> Draft:
+        self._passes.clear()
+        draft = super().draft(batch)
+        assert isinstance(draft, ChainDraft)
+        return replace(draft, passes=[self._passes.get(row, 0) for row in batch.rows])
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Let the copy write on from the committed tokens."""
         assert batch.encoder_out is not None
+        sizes = self._sizes(batch)
+        lost = [i for i in lost if sizes[i] > 0]
         if not lost:
             return
         copy, rows = self._copy, [batch.rows[i] for i in lost]
@@ -116,6 +153,7 @@ class CopyDrafting(TextDrafting):
         some = torch.tensor(rows, device=batch.device)
         net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}
         net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
+        net_input[STOPS] = to_device([batch.lengths[i] + sizes[i] for i in lost], batch.device)
         options = copy.controller, DecodingStatistics()
         encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)
         dtype = next(copy.model.parameters()).dtype
@@ -125,4 +163,26 @@ class CopyDrafting(TextDrafting):
             self._texts[row] = hypothesis["tokens"].tolist()
             self._probabilities[row] = hypothesis["positional_scores"].exp().tolist()
             self._next[row] = hypothesis["forced"]
+            again = hypothesis["forced"] > 0
+            self._credit[row] -= hypothesis["steps"] + BEGIN_AGAIN * again
+            self._passes[row] = hypothesis["steps"] + again
         self._lost.difference_update(rows)
+
+    def _sizes(self, batch: Batch) -> list[int]:
+        """Return how many tokens the copy may write of each row."""
+        sizes = []
+        for row, committed, length in zip(batch.rows, batch.lengths, batch.draft_lengths):
+            credit = self._credit[row] - BEGIN_AGAIN * (committed > 0)
+            sizes.append(min(length, int(credit)))
+        return sizes
+
+    def observe(self, result: StepResult) -> None:
+        super().observe(result)
+        counts = zip(result.rows, result.accepted, result.committed, result.finished)
+        for row, accepted, committed, finished in counts:
+            credit = self._credit[row] + 3 * accepted + EARNED * committed
+            self._credit[row] = min(credit, LONGEST)
+            if finished:
+                self._handed_on.tokens = self._credit[row]
+            elif self._next[row] >= len(self._texts[row]):
+                self._lost.add(row)

@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerModelBase
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
-from specdec_plugins.decoding.acceptance import Scoring
+from specdec_plugins.decoding.acceptance import Scoring, StrictRule
 from specdec_plugins.decoding.build import recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
@@ -25,7 +25,7 @@ from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, TextDrafting
+from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, Credit, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
@@ -228,4 +228,6 @@ def _source_of_drafts(
     if copied.dtype != engines.verifier.dtype:
         verifier = deepcopy(verifier).to(copied.dtype)
     copy = SpeculativeGenerator(verifier, None, target, limits=settings.limits, engine=copied)
-    return DraftSource(partial(CopyDrafting, copy), copied)
+    # Strict output does not depend on drafts, which may thus depend on earlier sentences.
+    credit = Credit() if settings.rule == StrictRule() else None
+    return DraftSource(partial(CopyDrafting, copy, credit=credit), copied)

@@ -120,10 +120,13 @@ class TextCodec:
         ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
-    def encode_draft(self, text: str) -> Tensor:
-        """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble."""
-        ids = self._ids(self.target, text)
-        return torch.cat([ids.new_tensor(self.tokens.forced), ids])
+    def encode_draft(self, text: str, longest: int) -> Tensor:
+        """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble; at most
+        the first ``longest`` of them."""
+        # A word has at least one token.
+        words = text.split(maxsplit=longest)[:longest]
+        ids = self._ids(self.target, " ".join(words))
+        return torch.cat([ids.new_tensor(self.tokens.forced), ids])[:longest]
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""

@@ -164,7 +164,9 @@ class Translator:
                 raise ValueError(fault)
         except ValueError as error:
             raise InferenceError(f"line {line.number}: {error}") from error
-        return _Item(line, None, ids, prefix, self.codec.encode_draft(line.draft or ""))
+        longest = self.settings.limits.max_length(len(ids), self.generator.positions)
+        draft = self.codec.encode_draft(line.draft or "", longest + 1)
+        return _Item(line, None, ids, prefix, draft)
 
     def _translate_window(self, items: list[_Item], seed: int | None) -> Iterator[Translation]:
         """Yield the translations of encoded lines, in order."""

@@ -26,7 +26,13 @@ from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.text_drafting import DRAFTS, CopyDrafting, TextDrafting
+from specdec_plugins.decoding.text_drafting import (
+    BEGIN_AGAIN,
+    DRAFTS,
+    CopyDrafting,
+    Credit,
+    TextDrafting,
+)
 
 LIMITS = GenerationLimits(max_len_b=20)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
@@ -128,6 +134,49 @@ def test_any_copy_gives_the_verifiers_words(
     assert_same(made.generate([], batch, prefix), expected, batch, engine)
     if engine == "eager" and not noise and k == 64 and controller != "confidence":
         assert made.statistics.verifier_calls <= 2 * len(lengths) + len(lengths) * bool(forced)
+
+
+@pytest.mark.parametrize("k", [1, 4, 64])
+def test_a_copy_that_always_disagrees_costs_little(k: int) -> None:
+    """After its first draft it may write a token for every sixteen committed ones, and its passes
+    are counted."""
+    wrong = make_verifier(seed=1)
+    wrong.load_state_dict(verifier().state_dict())
+    projection = wrong.decoder.output_projection
+    projection.weight = torch.nn.Parameter(-projection.weight)
+    limits = GenerationLimits(max_len_b=60, min_len=59)
+    copy, passes = SpeculativeGenerator(wrong, None, DICTIONARY, limits=limits), 0
+    score = copy._verifier.score
+
+    def counted(last: Any, draft: Any, lengths: Any) -> Any:
+        nonlocal passes
+        passes += len(lengths)
+        return score(last, draft, lengths)
+
+    copy._verifier.score = counted  # type: ignore[method-assign]
+    credit = Credit()
+    source = DraftSource(partial(CopyDrafting, copy, credit=credit))
+    drafts = source, CONTROLLERS["constant"]().ready(k)
+    made = SpeculativeGenerator(verifier(), drafts, DICTIONARY, limits=limits)
+    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=limits)
+    for seed in range(5):
+        batch = make_batch([6], seed=seed)
+        assert_greedy(made.generate([], batch), plain.generate([], batch))
+    assert made.statistics.accepted_tokens == 0
+    assert made.statistics.drafter_calls == passes
+    assert passes <= min(k, 60) + made.statistics.committed_tokens / 16
+    assert credit.tokens < BEGIN_AGAIN + 2
+
+
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_a_copy_has_its_credit_from_the_sentence_before(handed_on: bool) -> None:
+    """Unless drafts must not depend on earlier sentences; a copy that agrees earns it back."""
+    copy = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
+    drafting = partial(CopyDrafting, copy, credit=Credit(1.0) if handed_on else None)
+    made = generator(DraftSource(drafting))
+    steps = [made.generate([], make_batch([6], seed=3))[0][0]["steps"] for _ in range(3)]
+    assert steps[0] > 1 if handed_on else steps[0] == 1
+    assert steps[-1] == 1
 
 
 @cache

@@ -8,6 +8,7 @@ import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, make_settings
 
 from specdec_plugins.engines import choice
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import load_translator
 
 
@@ -38,6 +39,13 @@ def test_each_kind_gives_the_verifiers_words(batch: int, world: Path) -> None:
     for slow in ({"batch": batch, "precision": "int8"}, {"batch": 5}):
         settings = make_settings(world, engine="auto", path=None, **slow)
         assert load_translator(settings).settings.controller.name == "none", "no copy"
+
+
+def test_drafts_end_with_the_longest_output(world: Path) -> None:
+    """A text a million tokens long is stored no longer than its translation can be."""
+    translator = load_translator(make_settings(world, drafts="texts", path=None))
+    stored = translator._encode(Line(1, "w3", draft="w1 " * 1000)).draft
+    assert len(stored) == 10, "9 tokens and EOS"
 
 
 def test_a_copy_that_no_engine_can_make(

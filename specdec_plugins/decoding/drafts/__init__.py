@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -30,6 +31,8 @@ class ChainDraft:
     confidences: Tensor
     #: The distributions that tokens were drawn from; None: they were chosen.
     proposal: Proposal | None = None
+    #: The drafter's passes for each row; None: one, where there are tokens.
+    passes: Sequence[int] | None = None
 
     @classmethod
     @lru_cache(maxsize=512)
@@ -46,8 +49,10 @@ class ChainDraft:
         return replace(cls.empty(rows, tokens.device), tokens=tokens, drafted=[slots] * rows)
 
     @property
-    def called(self) -> list[bool]:
-        """True for rows that had a pass of the drafter."""
+    def called(self) -> Sequence[int]:
+        """The drafter's passes for each row."""
+        if self.passes is not None:
+            return self.passes
         return [self.tokens.size(1) > 0] * len(self.drafted)
 
     @property
@@ -103,11 +108,11 @@ class TreeDraft:
     #: minus infinity where ``pad`` fills up.
     gains: Floats
     drafted: list[int]
-    called: list[bool]
+    called: Sequence[int]
 
     @classmethod
     def of(
-        cls, trees: Trees, lengths: list[int], called: list[bool], device: torch.device
+        cls, trees: Trees, lengths: list[int], called: Sequence[int], device: torch.device
     ) -> TreeDraft:
         """Return trees of ``lengths`` nodes that the host has grown."""
         *arrays, gains, _ = trees

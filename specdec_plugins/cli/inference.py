@@ -22,7 +22,7 @@ from pathlib import Path
 
 from specdec_plugins.files.command import command, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
+from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines, check_drafts
 from specdec_plugins.files.output import JsonObject, reserved, write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
@@ -65,6 +65,8 @@ def main(argv: Sequence[str]) -> None:
     with reserved(outputs), InputLines.open(args.input_path) as lines, drafts as lines.drafts:
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
+        if lines.drafts is not None and lines.path is not None:
+            check_drafts(str(lines.drafts.path), lines.path)
         about = describe_run(settings, args.seed, lines)
         resume = Resume(output, about, args.resume)
         with progress(args.no_progress_bar, LOADING):

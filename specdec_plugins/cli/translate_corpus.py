@@ -18,7 +18,7 @@ from pathlib import Path
 
 from specdec_plugins.files.command import command, positive, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import work_folder
+from specdec_plugins.files.output import differing, work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
     shards = corpus.read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
     about = corpus.describe_job(files, settings, args.seed, args.shard_lines)
-    with work_folder(args.output_path, args.output_path / corpus.FOLDER / "job.json", about):
+    with work_folder(args.output_path, args.output_path / corpus.FOLDER / corpus.JOB, about):
         missing = corpus.pending(shards, args.output_path)
         total, left = sum(map(corpus.count_lines, shards.values())), corpus.count_lines(missing)
         pool = args.seed, args.workers, args.threads
@@ -66,6 +66,10 @@ def main(argv: Sequence[str]) -> None:
         with progress(hidden, total=total, initial=total - left, unit="line") as bar:
             for count in translate_shards(missing, settings, *pool) if missing else ():
                 bar.update(count)
+        after = corpus.describe_job(files, settings, args.seed, args.shard_lines)
+        if other := differing(about, after):
+            fault = f"{other}: was replaced while the corpus was translated"
+            raise InferenceError(f"{fault}; {corpus.REMEDY}")
         corpus.finish(shards, args.output_path)
     if not args.quiet:
         tell(f"{left} lines of {len(shards)} files translated, {total - left} before")

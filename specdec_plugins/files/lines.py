@@ -27,6 +27,14 @@ class Line:
     draft: str | None = None
 
 
+def count_lines(path: str) -> int | None:
+    """Return the number of lines of a file; None where that cannot be known."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
 class InputLines:
     """The lines of a binary stream, each as soon as it is there, up to the first fault, which
     :meth:`check` raises: the lines before it can be translated first."""
@@ -50,10 +58,7 @@ class InputLines:
 
     def total(self) -> int | None:
         """Return the number of all lines of a file; None where that cannot be known."""
-        if self.path is None or not os.path.isfile(self.path):
-            return None
-        with open(self.path, "rb") as file:
-            return sum(1 for _ in file)
+        return None if self.path is None else count_lines(self.path)
 
     def __iter__(self) -> Iterator[Line]:
         drafts, name = iter(self.drafts or ()), self.path or "standard input"
@@ -75,6 +80,14 @@ class InputLines:
         """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
         if self._fault:
             raise InferenceError(f"{self._fault}{remedy}")
+
+
+def check_drafts(path: str, source: str) -> None:
+    """Refuse a file of drafts that has not a line for each line of a file; of a stream that can
+    be read only once, it shows while it is read."""
+    drafts, lines = count_lines(path), count_lines(source)
+    if None not in (drafts, lines) and drafts != lines:
+        raise InferenceError(f"--drafts {path}: has {drafts} lines, and {source} has {lines}")
 
 
 class OutputLines:

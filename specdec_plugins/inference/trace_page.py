@@ -6,9 +6,13 @@ The page is HTML that is complete in itself and fetches nothing.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import islice
+from operator import eq
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,6 +21,9 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import STANDARD, OutputLines
+
+#: Every line of a trace begins so.
+BEGINNING = b'{"source": '
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,28 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")
     trace = OutputLines(path, resume)
+    if resume and os.path.exists(path):
+        _check_trace(path, trace.done, output)
     if trace.done < output.done:
         raise InferenceError(
             f"--trace {path}: has {trace.done} lines, {output.path} already {output.done}; name "
             "the trace of that output, or begin anew without --resume"
         )
     return trace
+
+
+def _check_trace(path: str, count: int, output: OutputLines) -> None:
+    """Refuse a file, of ``count`` complete lines, that is not the trace of what is resumed: its
+    outputs are those of the output, and it may be a line ahead."""
+    with open(path, "rb") as file:
+        start = file.read(len(BEGINNING))
+    ours = BEGINNING.startswith(start) and count <= output.done + 1
+    if ours and count:
+        outputs = [f"{sentence.output}\n".encode() for sentence in islice(read_trace(path), count)]
+        with open(output.path, "rb") if output.done else nullcontext(()) as lines:
+            ours = all(map(eq, outputs, islice(lines, output.done)))
+    if not ours:
+        raise InferenceError(f"--trace {path}: is not the trace of {output.path}; name another")
 
 
 def read_trace(path: str) -> Iterator[SentenceTrace]:
@@ -82,7 +105,8 @@ def _is_sound(step: StepTrace) -> bool:
 @dataclass
 class TraceTotals(DecodingStatistics):
     """Counts over all sentences of a trace: those of the run itself, but that a step which verified
-    the rest of an earlier draft counts as a drafter's pass. Times and the histogram are left out.
+    the rest of an earlier draft, or what a copy wrote, counts as one pass of the drafter. Times and
+    the histogram are left out.
     """
 
     #: Lines without words, which no step was taken for.

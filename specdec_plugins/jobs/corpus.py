@@ -1,13 +1,16 @@
 """The job of translating a large corpus in shards: some lines of one input file each.
 
 The folder ``OUTPUT/.job`` holds a lock, ``job.json``, by which a resumed run knows that it is the
-same job (input, models, settings), and the shards until all are done. A shard is written whole or
-not at all. Then those of each input file are put together as a file of the same name.
+same job (input, drafts, models, settings), and the shards until all are done. A shard is written
+whole or not at all, and only by the models and from the lines that the job began with. Then those
+of each input file are put together as a file of the same name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import shutil
 from collections import deque
@@ -20,13 +23,14 @@ from pathlib import Path
 from fairseq import utils
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import InputLines
-from specdec_plugins.files.output import JsonObject, file_digest, write_whole
+from specdec_plugins.files.lines import InputLines, check_drafts
+from specdec_plugins.files.output import JsonObject, differing, file_digest, write_whole
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 
-FOLDER = ".job"
+FOLDER, JOB = ".job", "job.json"
+REMEDY = "put back the file, or name another output folder"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Shard:
     #: Lines before it in the file.
     first_line: int
     lines: int
+    #: The SHA-256 of its lines.
+    digest: str
     #: The file of drafts for all lines of the file.
     drafts: str | None = None
 
@@ -88,8 +94,10 @@ def read_corpus(
     for index, (name, path) in enumerate(files.items()):
         shards = corpus[name] = []
         drafted = None if drafts is None else os.path.join(drafts, name)
-        if drafted is not None and not os.path.isfile(drafted):
-            raise InferenceError(f"--drafts {drafted}: no such file")
+        if drafted is not None:
+            if not os.path.isfile(drafted):
+                raise InferenceError(f"--drafts {drafted}: no such file")
+            check_drafts(drafted, str(path))
         start = first_line = 0
         with open(path, "rb") as file:
             while lines := list(islice(file, shard_lines)):
@@ -101,7 +109,8 @@ def read_corpus(
                     fault = f"{path}: line {line} is not UTF-8; convert the file (iconv)"
                     raise InferenceError(fault) from error
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
-                about = (number, start, first_line, len(lines), drafted)
+                digest = hashlib.sha256(data).hexdigest()
+                about = (number, start, first_line, len(lines), digest, drafted)
                 shards.append(Shard(str(path), str(made), *about))
                 number, start, first_line = number + 1, start + len(data), first_line + len(lines)
     return corpus
@@ -116,11 +125,21 @@ def describe_job(
     files: Mapping[str, Path], settings: Settings, seed: int, shard_lines: int
 ) -> JsonObject:
     """Return all that the output depends on; files by their content, wherever they are."""
+    drafts = settings.drafts_path
+    drafted = {} if drafts is None else {name: Path(drafts, name) for name in files}
     return {
         "input": {name: file_digest(path) for name, path in files.items()},
+        "drafts": {name: file_digest(path) for name, path in drafted.items()},
         **describe_settings(settings, seed),
         "shard_lines": shard_lines,
     }
+
+
+def check_models(shard: Shard, settings: Settings) -> None:
+    """Raise if the models of a worker's settings are not those that the shard's job began with."""
+    job = json.loads((Path(shard.output).parents[1] / JOB).read_bytes())
+    if other := differing(job["models"], describe_settings(settings)["models"]):
+        raise InferenceError(f"{other}: was replaced while the corpus was translated; {REMEDY}")
 
 
 def pending(corpus: Corpus, output: Path) -> list[Shard]:
@@ -144,6 +163,9 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     with open(shard.source, "rb") as file:
         file.seek(shard.start)
         data = b"".join(islice(file, shard.lines))
+    if hashlib.sha256(data).hexdigest() != shard.digest:
+        fault = f"{shard.source}: was changed while it was translated"
+        raise InferenceError(f"{fault} (after line {shard.first_line}); {REMEDY}")
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
     lines = InputLines(io.BytesIO(data), shard.source, shard.first_line)

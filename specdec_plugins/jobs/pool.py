@@ -18,7 +18,7 @@ from ray.util import ActorPool
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
-from specdec_plugins.jobs.corpus import Shard, translate_shard
+from specdec_plugins.jobs.corpus import Shard, check_models, translate_shard
 from specdec_plugins.machine import PARENT
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class ShardTranslator:
     def translate(self, shard: Shard) -> int:
         """Translate a shard, unless that was done before; return its lines."""
         if not shard.done:
+            check_models(shard, self.translator.settings)
             translate_shard(self.translator, shard, self.seed)
         return shard.lines
 

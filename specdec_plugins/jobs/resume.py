@@ -23,9 +23,14 @@ from specdec_plugins.inference.translator import Translation
 
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
-    """Return all that the output depends on; the input is None if it can be read only once."""
-    source = file_digest(path) if (path := lines.path) and os.path.isfile(path) else None
-    return as_read({**describe_settings(settings, seed), "input": source})
+    """Return all that the output depends on; input or drafts are None if they can be read only
+    once."""
+    texts = {"input": lines} if lines.drafts is None else {"input": lines, "drafts": lines.drafts}
+    digests = {}
+    for name, text in texts.items():
+        again = text.path is not None and os.path.isfile(text.path)
+        digests[name] = file_digest(str(text.path)) if again else None
+    return as_read({**describe_settings(settings, seed), **digests})
 
 
 def resume_path(output: str) -> Path:
@@ -51,10 +56,10 @@ class Resume:
         if not output.done:
             return
         fault = f"--resume: {output.path}"
-        if before is None or about["input"] is None:
+        if before is None or None in (about["input"], about.get("drafts", "")):
             raise InferenceError(
-                f"{fault}: cannot be resumed, for its models and input are not recorded; leave "
-                "out --resume to start again"
+                f"{fault}: cannot be resumed, for its models, input or drafts are not recorded; "
+                "leave out --resume to start again"
             )
         if other := differing(before, about):
             raise InferenceError(f"{fault}: was begun with other {other}; name another output")

@@ -282,15 +282,23 @@ def test_engines_that_cannot_take_a_step(
     assert "(no such operation)" in report["engine_fallbacks"][0]
 
 
-def test_drafts_are_lines_of_a_file(world: Path, tmp_path: Path, run: RunScript) -> None:
-    """They may be too few, and go on with the lines after --resume."""
+def test_drafts_are_lines_of_a_file(tmp_path: Path, run: RunScript, unfinished: RunScript) -> None:
+    """They must be as many as the input's, and go on with the lines after --resume; other drafts
+    would have written other lines before."""
     assert run("--strategy", "AR") == 0
     drafts, output, stats = tmp_path / "drafts", tmp_path / "out.txt", tmp_path / "stats"
     expected = output.read_text()
     lines = expected.splitlines(keepends=True)
     drafts.write_text("".join(lines[:4]))
     flags = "--drafts", str(drafts), "--stats-json", str(stats)
+    output.unlink()
     assert run(*flags) == 1
+    assert not output.exists(), "found before the run"
+    drafts.write_text(expected)
+    assert unfinished(*flags) == 0
+    output.write_text("".join(lines[:4]))
+    drafts.write_text(expected.upper())
+    assert run(*flags, "--resume") == 1
     assert output.read_text() == "".join(lines[:4])
     drafts.write_text(expected)
     assert run(*flags, "--resume") == 0

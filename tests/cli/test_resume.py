@@ -206,12 +206,32 @@ def test_trace_is_resumed_with_its_output(
     assert unfinished("--trace", str(path), batch=batch) == 0
     whole = without_times(path)
     cut(out, 4, b"w1 w")
-    first = cut(path, 6, torn)
+    first = cut(path, 5, torn)
     assert run("--resume", "--trace", str(path), batch=batch) == 0
     assert lines_of(out) == greedy
     assert without_times(path) == whole
     if batch == "1":  # else the whole window is done again
         assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
+
+
+@pytest.mark.parametrize("done", [0, 4])
+@pytest.mark.parametrize("file", ["mine\n" * 6, "mine", "another run's", "too long"])
+def test_a_file_that_is_not_this_runs_trace_is_left_alone(
+    file: str, done: int, run: RunScript, unfinished: RunScript, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    assert unfinished("--trace", str(path)) == 0
+    cut(out, done)
+    lines = path.read_bytes().splitlines(keepends=True)
+    if file == "another run's":
+        path.write_bytes(b"".join(lines[1 : done + 3]))
+    elif file == "too long":
+        path.write_bytes(b"".join(lines[: done + 2]))
+    else:
+        path.write_text(file)
+    before = path.read_bytes(), out.read_bytes()
+    assert run("--resume", "--trace", str(path)) == 1
+    assert (path.read_bytes(), out.read_bytes()) == before
 
 
 def test_a_full_disk_leaves_whole_lines(run: RunScript, tmp_path: Path, capfd: Any) -> None:

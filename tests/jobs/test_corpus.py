@@ -6,9 +6,10 @@ import io
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from specdec_plugins.inference import Settings
 from specdec_plugins.jobs.corpus import (
     FOLDER,
     Corpus,
+    check_models,
     count_lines,
     describe_job,
     find_files,
@@ -174,6 +176,49 @@ def test_a_job_goes_on_wherever_it_was_stopped(
         assert (output / name).read_text() == "".join(expected)
     files = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
     assert files - {f"{FOLDER}/{LOCK}"} == {*texts, f"{FOLDER}/job.json"}
+
+
+def test_a_shard_is_made_of_the_lines_that_the_job_began_with(tmp_path: Path) -> None:
+    """A file that got shorter or longer, or another word, while the job ran is an error."""
+    path = tmp_path / "in.txt"
+    for text in ("w1\nw2\nw3\n", "w1\nw2\n", "w1\nw2\nw9\nw4\n", "\nw1\nw2\nw3\nw4\n"):
+        path.write_text("w1\nw2\nw3\nw4\n")
+        shard = read(path, tmp_path / "out")["in.txt"][1]
+        path.write_text(text)
+        with pytest.raises(InferenceError, match=r"in\.txt: was changed .*after line 2"):
+            translate_shard(NUMBERER, shard, seed=1)
+        assert not shard.done
+
+
+def test_a_worker_has_the_models_that_the_job_began_with(
+    source: Path, model: Path, tmp_path: Path
+) -> None:
+    output, settings = tmp_path / "out", make_settings(model)
+    with job(output, about(source, model)):
+        shard = pending(read(source, output), output)[0]
+        check_models(shard, settings)
+        for name in ("verifier.pt", "dict.de.txt", "codes"):
+            content = (model / name).read_bytes()
+            (model / name).write_bytes(b"another")
+            with pytest.raises(InferenceError, match="was replaced"):
+                check_models(shard, settings)
+            (model / name).write_bytes(content)
+
+
+def test_every_shard_draws_by_its_own_seed(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w1\nw2\nw3\n")
+    drawn = []
+
+    class Drawing(Numberer):
+        def translate(self, lines: Any) -> Any:
+            drawn.append(float(torch.rand(1)))
+            return super().translate(lines)
+
+    for _ in range(2):
+        for shard in read(tmp_path / "in.txt", tmp_path / "out", 1)["in.txt"]:
+            translate_shard(cast(Any, Drawing()), shard, seed=1)
+    assert len(set(drawn)) == 3
+    assert drawn[:3] == drawn[3:]
 
 
 def about(source: Path, model: Path, lines: int = 2, seed: int = 1, **more: Any) -> JsonObject:

@@ -10,6 +10,7 @@ from jobs import Numberer
 
 pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs import pool
 from specdec_plugins.jobs.corpus import Shard, find_files, read_corpus
 from specdec_plugins.jobs.pool import ShardTranslator
@@ -28,8 +29,21 @@ def make_worker(translator: Any) -> ShardTranslator:
     return worker
 
 
-def test_a_shard_is_translated_once(shard: Shard) -> None:
-    assert make_worker(Numberer()).translate(shard) == 1
+def test_a_shard_is_translated_once(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the models that the job began with."""
+    translator: Any = Numberer()
+    translator.settings = "of other models"
+
+    def check(checked: Shard, settings: Any) -> None:
+        if settings == "of other models":
+            raise InferenceError(settings)
+
+    monkeypatch.setattr(pool, "check_models", check)
+    with pytest.raises(InferenceError):
+        make_worker(translator).translate(shard)
+    assert not shard.done
+    translator.settings = "of the job's"
+    assert make_worker(translator).translate(shard) == 1
     assert Path(shard.output).read_text() == "3:w3\n"
     # Given it again, as after a worker's death, it does nothing: this one could not.
     assert make_worker(None).translate(shard) == 1

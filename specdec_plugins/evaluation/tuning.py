@@ -17,12 +17,19 @@ from specdec_plugins.evaluation.table import STOCK
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.inference.tuned_modes import Table, Timed
+from specdec_plugins.inference.tuned_modes import (
+    COPY,
+    INT8_DRAFTS,
+    TREES,
+    Table,
+    Timed,
+    by_ctranslate2,
+    trees,
+)
 
-TREES = (4, 6, 8, 12, 16)
 #: A pass of a trial decodes so many lines, or so many batches if that is more.
 MIN_LINES, BATCHES = 8, 2
 ROUNDS, FINALISTS = 5, 3
@@ -35,13 +42,13 @@ def list_modes(settings: Settings) -> list[str]:
     """
     modes, kind = bases(settings), ""
     if obstacle(settings) is None:
-        modes.append(f"{CTRANSLATE2}@{settings.precision}")
+        modes.append(by_ctranslate2(settings.precision))
     engine = engine_name(settings.engine, settings.precision, settings.device)
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if settings.drafter_precision is None and narrower and settings.rule == StrictRule():
-        kind = ",drafter_precision=int8"
-        modes.append(f"constant@drafts=copy{kind}")
-    return modes + [f"tree@tree_nodes={n}{kind}" for n in (TREES if settings.path else ())]
+        kind = INT8_DRAFTS
+        modes.append(COPY)
+    return modes + (trees(kind) if settings.path else [])
 
 
 def bases(settings: Settings) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import stat
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -18,11 +20,21 @@ from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.systems import parse_system
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.machine import cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
+
+#: Nodes of the trees that specdec-tune tries.
+TREES = (4, 6, 8, 12, 16)
+#: The option of drafts in int8, after others.
+INT8_DRAFTS = ",drafter_precision=int8"
+COPY = f"constant@drafts=copy{INT8_DRAFTS}"
+
+
+Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+BatchSize = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +42,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: The system, see :func:`parse_system`.
     mode: str
-    milliseconds: Annotated[list[float], msgspec.Meta(min_length=1)]
+    milliseconds: Annotated[list[Milliseconds], msgspec.Meta(min_length=1)]
 
     @property
     def middle(self) -> float:
@@ -44,7 +56,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Everything that the table depends on: see :func:`describe`.
     key: JsonObject
     #: The modes by batch size, the fastest first.
-    batches: dict[int, Annotated[list[Timed], msgspec.Meta(min_length=1)]]
+    batches: Annotated[
+        dict[BatchSize, Annotated[list[Timed], msgspec.Meta(min_length=1)]],
+        msgspec.Meta(min_length=1),
+    ]
 
     def at(self, batch: int) -> list[Timed]:
         """Return the modes at the largest measured batch size up to this one, else the smallest."""
@@ -78,13 +93,35 @@ def table_path(key: JsonObject) -> Path:
     return cache_folder() / "modes" / f"{digest[:16]}.json"
 
 
+def by_ctranslate2(precision: str) -> str:
+    """Return the mode of decoding by CTranslate2 in a precision."""
+    return f"{CTRANSLATE2}@{precision}"
+
+
+def trees(kind: str) -> list[str]:
+    """Return the modes of trees; ``kind`` is :data:`INT8_DRAFTS` or empty."""
+    return [f"tree@tree_nodes={nodes}{kind}" for nodes in TREES]
+
+
+def _check_table(table: Table, key: JsonObject) -> None:
+    """Refuse a table of other modes than those that specdec-tune tries, or with another key."""
+    ours = {AR, by_ctranslate2(key["precision"]), COPY, *trees(""), *trees(INT8_DRAFTS)}
+    stored = {timed.mode for modes in table.batches.values() for timed in modes}
+    if unknown := sorted(stored - ours):
+        raise ValueError(f"specdec-tune does not measure {unknown[0]!a}")
+    if other := differing(table.key, key):
+        raise ValueError(f"measured with other {other}")
+
+
 def load_table(key: JsonObject) -> Table | None:
     """Return the stored table; None if there is none, or, with a warning, if it cannot be used."""
     path = table_path(key)
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise ValueError("it is no ordinary file of yours")
         table = msgspec.json.decode(path.read_bytes(), type=Table)
-        if other := differing(table.key, key):
-            raise ValueError(f"measured with other {other}")
+        _check_table(table, key)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, list_modes
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import write_json
-from specdec_plugins.inference import Settings, as_tuned
+from specdec_plugins.inference import Settings, as_tuned, tuned_modes
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.inference.tuned_modes import (
     Table,
@@ -65,7 +65,7 @@ def keep(settings: Settings) -> Keep:
 def test_the_fastest_way_is_found_and_taken(
     pair: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    monkeypatch.setattr(tuning, "TREES", (4, 8))
+    monkeypatch.setattr(tuned_modes, "TREES", (4, 8))
     monkeypatch.setattr(tuning, "MIN_LINES", 2)
     flags = f"{pair} --cpu --max-len-b 8".split()
     assert tune.main([*flags, "--batch", "1", "3"]) == 0
@@ -119,7 +119,7 @@ def test_a_stored_choice_is_checked_on_other_lines(
 def test_what_was_measured_is_shown_though_it_cannot_be_stored(
     pair: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "TREES", (4,))
+    monkeypatch.setattr(tuned_modes, "TREES", (4,))
     monkeypatch.setattr(tune, "EXTRAS", {"int8": "no_such_library", "ctranslate2": "json"})
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     assert tune.main([str(pair), "--cpu"]) == 1
@@ -178,6 +178,59 @@ def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(keep: Keep) -> N
     table.batches[32] = [Timed("AR", [1.0])]
     chosen = [table.at(batch)[0].mode for batch in (1, 8, 31, 32, 99)]
     assert chosen == [TREES[0]] * 3 + ["AR"] * 2
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *("nosuch", "", "drafter", "fairseq@beam=5", "fairseq@beam=1", "ctranslate2@int8"),
+        *("tree@beta=20,tau=50", "AR@max_len_b=2", "tree@tree_nodes=4,target_prefix=w1"),
+        *("tree@tree_nodes=-4", "tree@tree_nodes=5", "constant@sampling=true", "constant@drafts=w"),
+    ],
+)
+def test_a_mode_that_is_never_measured_is_not_believed(
+    mode: str, settings: Settings, keep: Keep, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also behind others that are: with a warning, the mode stays open."""
+    for modes in ([mode, TREES[0]], [TREES[0], mode]):
+        keep(*modes)
+        caplog.clear()
+        assert as_tuned(settings) == settings
+        assert "run specdec-tune again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        {},
+        {"0": [{"mode": "AR", "milliseconds": [1.0]}]},
+        {"-1": [{"mode": "AR", "milliseconds": [1.0]}]},
+        {"1": []},
+        {"1": [{"mode": "AR", "milliseconds": []}]},
+        {"1": [{"mode": "AR", "milliseconds": [-1.0]}]},
+    ],
+)
+def test_impossible_figures_are_not_believed(
+    batches: Any, settings: Settings, keep: Keep, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = table_path(keep("AR").key)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "batches": batches}))
+    assert as_tuned(settings) == settings
+    assert "run specdec-tune again" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "another user's"])
+def test_only_ordinary_files_of_this_user_are_read(
+    kind: str, settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    path = table_path(keep("AR").key)
+    if kind == "another user's":
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    else:
+        path.unlink()
+        (os.mkfifo if kind == "pipe" else os.mkdir)(path)
+    assert as_tuned(settings) == settings
+    assert "run specdec-tune again" in caplog.text
 
 
 def test_what_is_stale_damaged_or_of_others_is_not_believed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -37,7 +38,17 @@ def compiled(function: Function) -> Function:
         # No folder can be written to: each process compiles for itself.
         return cast(Function, numba.njit(nogil=True)(function))
     cache = kernel._cache
+    load = cache.load_overload
     save = cache.save_overload
+
+    def load_or_compile(*overload: object) -> object:
+        try:
+            return load(*overload)
+        except Exception as error:  # whatever a damaged pickle raises
+            logger.info("%s: cannot be read (%s); compiling anew", cache.cache_path, error)
+            with suppress(OSError):
+                cache.flush()
+            return None
 
     def save_alone(*overload: object) -> None:
         # numba reads its index, adds to it and writes it back. If two processes do so at once, one
@@ -46,9 +57,10 @@ def compiled(function: Function) -> Function:
             os.makedirs(cache.cache_path, exist_ok=True)
             with FileLock(os.path.join(cache.cache_path, "specdec.lock")):
                 save(*overload)
-        except OSError as error:
-            logger.warning("%s: cannot be written (%s); not kept", cache.cache_path, error.strerror)
+        except Exception as error:  # also of an index that another process is damaging
+            logger.warning("%s: cannot be written (%s); not kept", cache.cache_path, error)
 
+    cache.load_overload = load_or_compile
     cache.save_overload = save_alone
     return cast(Function, kernel)
 

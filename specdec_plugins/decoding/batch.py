@@ -16,7 +16,7 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
-from specdec_plugins.decoding.target_prefix import BEGINS, STOPS, read_prefix
+from specdec_plugins.decoding.target_prefix import BEGINS, FREE, STOPS, read_prefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
 
@@ -180,8 +180,10 @@ class Batch(Rows):
         #: Tokens that a row has room for: its last step may begin at its maximum length and write a
         #: whole draft.
         self.capacity = max(self.max_lengths) + 2 * (longest_draft + 1)
-        #: Positions before this one are in some row's prefix: fairseq has no minimum length there.
-        self.free_from = tokens.size(1)
+        #: The positions of each row before which there is no minimum length.
+        self.free_from = [tokens.size(1)] * len(self.rows)
+        if FREE in net_input:
+            self.free_from = net_input[FREE].tolist()
         #: ``(rows, capacity, channels)`` the verifier's states for the committed tokens, from index
         #: 0, for a drafter that reads them; None before the first step.
         self.features: Tensor | None = None
@@ -200,6 +202,13 @@ class Batch(Rows):
             counts = [self.lengths, self.max_lengths]
             self._on_device = kernels.to_device(counts, self.device)
         return self._on_device
+
+    @property
+    def free_positions(self) -> Tensor | None:
+        """``(rows,)`` :attr:`free_from`; None if all are 0."""
+        if not any(self.free_from):
+            return None
+        return kernels.to_device(self.free_from, self.device)
 
     def forced_tokens(self) -> Accepted:
         """Return the forced tokens as what a step commits, none of which was drafted."""

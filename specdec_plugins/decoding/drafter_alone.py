@@ -120,7 +120,7 @@ class DrafterAlone:
             logits = logits + absent
         normalisers, (lengths, limits) = logits.logsumexp(-1), batch.on_device
         positions = lengths[:, None] + indices(slots, batch.device)
-        self._bans.apply(logits, positions, limits, batch.free_from)
+        self._bans.apply(logits, positions, limits, batch.free_positions)
         best = logits.argmax(-1)
         if not self.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.

@@ -212,12 +212,14 @@ class SpeculativeGenerator:
             committed = to_device(rows, batch.device), batch.on_device[0]
             drafted = draft.tokens, draft.links.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
-        depths, positions, max_lengths = draft.links.depths, None, None
+        depths, positions = draft.links.depths, None
+        max_lengths, free_from = None, None
         full = min(batch.room) < depths.size(-1)
         if full or min(batch.lengths) < self.limits.min_len:
             lengths, limits = batch.on_device
             positions, max_lengths = lengths[:, None] + depths, limits if full else None
-        self._bans.apply(scores, positions, max_lengths, batch.free_from)
+            free_from = batch.free_positions
+        self._bans.apply(scores, positions, max_lengths, free_from)
         return Verification(scores, self.eos, normalisers), states
 
     def _commit(

@@ -119,7 +119,7 @@ class TokenBans:
         scores: Tensor,
         positions: Tensor | None,
         max_lengths: Tensor | None,
-        free_from: int = 0,
+        free_from: Tensor | None = None,
         by_tensors: bool = False,
     ) -> None:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
@@ -127,7 +127,7 @@ class TokenBans:
         Args:
             positions: ``(rows, slots)`` target tokens before each slot; None if no limit is near.
             max_lengths: ``(rows,)`` where only EOS may come; None if no slot is that far.
-            free_from: at positions before this one there is no minimum length.
+            free_from: ``(rows,)`` positions before which there is no minimum length.
             by_tensors: use tensor code alone, which can be recorded.
         """
         if scores.device.type == "cpu" and not by_tensors:
@@ -141,8 +141,8 @@ class TokenBans:
             return
         if self.limits.min_len:
             short = positions < self.limits.min_len
-            if free_from:
-                short &= positions >= free_from
+            if free_from is not None:
+                short &= positions >= free_from[:, None]
             scores[..., self.eos].masked_fill_(short, -math.inf)
         if max_lengths is not None:
             full, ends = positions >= max_lengths[:, None], scores[..., self.eos].clone()

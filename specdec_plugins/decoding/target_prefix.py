@@ -8,6 +8,9 @@ from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 #: Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens.
 FORCED, BEGINS = "prefix_tokens", "begin_tokens"
+#: Key of ``net_input``: ``(rows,)`` positions before which there is no minimum length; by default
+#: the width of all prefixes, as in fairseq's search.
+FREE = "free_from"
 #: Key of ``net_input``: ``(rows,)`` lengths at which rows end, maybe without an EOS.
 STOPS = "stop_lengths"
 

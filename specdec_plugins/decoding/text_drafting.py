@@ -21,7 +21,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.target_prefix import FORCED, STOPS
+from specdec_plugins.decoding.target_prefix import FORCED, FREE, STOPS
 
 #: Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad.
 DRAFTS = "draft_tokens"
@@ -153,6 +153,7 @@ class CopyDrafting(TextDrafting):
         some = torch.tensor(rows, device=batch.device)
         net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}
         net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
+        net_input[FREE] = to_device([batch.free_from[i] for i in lost], batch.device)
         net_input[STOPS] = to_device([batch.lengths[i] + sizes[i] for i in lost], batch.device)
         options = copy.controller, DecodingStatistics()
         encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)

@@ -19,6 +19,7 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.decoding.target_prefix import FREE
 from specdec_plugins.decoding.text_drafting import DRAFTS
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
@@ -204,6 +205,10 @@ class Translator:
         forced = None
         if any(len(item.prefix) for item in items):
             forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)
+            if not isinstance(self.generator, BatchGenerator):
+                # A row's minimum length is not to depend on the prefixes of others.
+                lengths = torch.tensor([len(item.prefix) for item in items])
+                sample["net_input"][FREE] = lengths.to(device)
         begin = self.codec.tokens.begin
         fault = f"line {items[0].line.number}, or its batch: a model's scores are not numbers"
         try:

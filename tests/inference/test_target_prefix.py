@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from inference_runs import SENTENCES, make_settings
 from strict import beam1
 
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Oracle, Tree
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translator, load_translator
 
@@ -92,6 +94,31 @@ def test_one_prefix_for_all_lines_of_a_call(world: Path, expected: dict[str, lis
         texts(translator, target_prefix=["w1"] * 8)
     alone = load(world, strategy="drafter", batch=4, target_prefix=WHOLE)
     assert all(text.startswith(WHOLE) for text in texts(alone))
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "AR"}, {"controller": Tree()}, {"drafts": "source"}]
+)
+@pytest.mark.parametrize("min_len", [1, 4])
+def test_a_rows_minimum_length_does_not_depend_on_the_batch(
+    options: dict[str, Any], min_len: int, world: Path
+) -> None:
+    """Stock search has none within the longest prefix of a batch; EOS is likely here."""
+    limits = GenerationLimits(max_len_b=9, min_len=min_len)
+    lines = [f"w{i % 20} w{i * 7 % 20}" for i in range(24)]
+    prefixes = ["w1 w2 w3 w4 w5", "", "w9"] * 8
+    outputs = []
+    for batch in (1, 3, 8):
+        settings = replace(make_settings(world, **options), batch=batch, limits=limits)
+        settings = replace(settings, precision="float64", engine="eager")
+        translator = load_translator(settings)
+        with torch.no_grad():
+            eos = translator.codec.target.eos()
+            translator.verifier.decoder.output_projection.weight[eos] *= 6
+        found = list(translator.translate(lines, target_prefix=prefixes))
+        outputs.append([translation.tokens for translation in found])
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert min(map(len, outputs[0])) == min_len + 1
 
 
 def test_the_maximum_length_cuts_a_prefix(world: Path) -> None:

@@ -110,6 +110,7 @@ setup(
         "msgspec>=0.19",
         "numba>=0.60",
         "numpy",
+        "regex",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
         "scikit-learn>=1.5",

@@ -13,8 +13,8 @@ writes, are undone first: compound splitting would turn "@-@" into three easy ma
 figure detokenises both sides; to quote sacreBLEU, prefer --raw with the untouched reference.
 
 With --raw both are ordinary text: the first figure tokenises them (sacremoses, no dash splitting,
-no escaping), the second takes them as they are. Text of a language without blanks is cut by
-sacreBLEU's tokenizer of --lang (zh; ja and ko with MeCab), or into characters.
+no escaping), the second takes them as they are. Text without blanks is cut by sacreBLEU's tokenizer
+of --lang (zh; ja and ko with MeCab), or into characters if REF is in a script without blanks.
 """
 
 import sys
@@ -61,12 +61,15 @@ def main(argv: list[str]) -> None:
     sides = [read_lines(args.hyp), read_lines(args.ref)]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(f"HYP has {len(sides[0])} lines, and REF has {len(sides[1])}")
-    tokenise = bleu.tokens_of if args.raw else bleu.plain_tokens
-    score = bleu.compound_split_bleu(*(tokenise(lines, args.lang) for lines in sides))
+    sacre = bleu.metric_of(args.lang, sides[1])
+    if args.raw:
+        tokens = [bleu.tokens_of(lines, args.lang, sacre) for lines in sides]
+    else:
+        tokens = [bleu.plain_tokens(lines, args.lang) for lines in sides]
+    score = bleu.compound_split_bleu(*tokens)
     if not args.raw:
         words = MosesDetokenizer(lang=args.lang)
         sides = [[words.detokenize(line.split()) for line in lines] for lines in sides]
-    sacre = bleu.metric_of(args.lang)
     signed = sacre.corpus_score(sides[0], [sides[1]]).format(signature=str(sacre.get_signature()))
     put(f"{fairseq_format(score)}\n{signed}\n")
 

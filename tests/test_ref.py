@@ -101,16 +101,42 @@ def test_an_experiment_counts_both_in_the_same_way(pair: Pair, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
-    [("de", "13a"), ("zh_CN", "zh"), ("zho_Hans", "zh"), ("ja", "ja-mecab|char"), ("th", "char")],
+    [
+        *(("de", "char"), ("zh_CN", "zh"), ("zho_Hans", "zh"), ("ja", "ja-mecab|char")),
+        *(("th", "char"), ("yue", "char"), ("lzh", "char"), ("wuu_Hans", "char"), ("cmn", "char")),
+    ],
 )
 def test_languages_without_blanks(language: str, tokenizer: str, tmp_path: Path) -> None:
-    signature = References(["a"], language).signature()
+    """The references' script decides, where sacreBLEU has no tokenizer for the language."""
+    signature = References(["我们今天去公园"], language).signature()
     assert any(f"tok:{name}" in signature for name in tokenizer.split("|"))
     if language != "de":
         hyp = write(tmp_path / "hyp", ["我们今天去公园散步看书。"])
         wanted = write(tmp_path / "ref", ["我们今天去公园散步吃饭。"])
         for line in ref("--raw", "--lang", language, hyp, wanted):
             assert float(line.split(" = ")[1].split()[0].rstrip(",")) > 30
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "tokenizer"),
+    [
+        ("bo", "ང་བོད་སྐད་སློབ་སྦྱོང་བྱེད་ཀྱི་ཡོད།", "char"),
+        ("dz", "ང་རྫོང་ཁ་སླབ་ཨིན།", "char"),
+        ("shn", "ၵူၼ်းတႆးၵိၼ်ၶဝ်ႈ", "char"),
+        ("mya_Mymr", "ကျွန်တော်ထမင်းစားသည်", "char"),
+        ("th", "ฉันกินข้าว", "char"),
+        ("khb", "ᦅᦱᧃᦎᦱᧉ", "char"),
+        ("yue", "IBM 同 SAP 都喺香港開咗新嘅辦公室俾客人用", "char"),
+        ("ko", "나는 학교에 간다", "ko-mecab|char"),
+        ("vi", "Tôi đi học ở 河内.", "13a"),
+        ("ja_Latn", "watashi wa", "ja-mecab|char"),
+        ("hi", "मैं घर जा रहा हूँ", "13a"),
+        ("de", "", "13a"),
+    ],
+)
+def test_scripts_of_references(language: str, text: str, tokenizer: str) -> None:
+    signature = References([text], language).signature()
+    assert any(f"tok:{name}" in signature for name in tokenizer.split("|")), signature
 
 
 @pytest.mark.parametrize("content", [b"\n\n", b"eins\nzwei\n", b"\xff\xfe\n"])

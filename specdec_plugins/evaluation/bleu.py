@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
+import regex
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 COMPOUND = re.compile(rb"(\S)-(\S)")
 DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
-#: Codes of NLLB.
-CODES = {"zho": "zh", "jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my"}
-#: Languages for which sacreBLEU has no tokenizer, and whose words have no blanks between them.
-WITHOUT_BLANKS = ("th", "lo", "km", "my")
+#: Codes of NLLB for languages for which sacreBLEU has a tokenizer.
+CODES = {"zho": "zh", "jpn": "ja", "kor": "ko"}
+LETTER = regex.compile(r"\p{Letter}")
+#: Letters of scripts that put no blanks between words.
+WITHOUT_BLANKS = regex.compile(
+    r"(?=\p{Letter})[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+    r"\p{Tibetan}\p{Tai_Le}\p{New_Tai_Lue}\p{Tai_Tham}\p{Tai_Viet}\p{Javanese}\p{Balinese}]"
+)
 
 
 @dataclass(frozen=True)
@@ -29,40 +33,51 @@ class References:
 
     def bleu(self, output: Sequence[str]) -> float:
         """Return sacreBLEU's figure of an output, given line by line."""
-        return float(metric_of(self.language).corpus_score(output, [self.lines]).score)
+        return float(self._metric().corpus_score(output, [self.lines]).score)
 
     def tokenised_bleu(self, output: Sequence[str]) -> float:
         """Return the figure of Moses tokens with compounds split."""
-        convert = plain_tokens if self.tokenised else tokens_of
-        tokens, wanted = (convert(lines, self.language) for lines in (output, self.lines))
+        sides = output, self.lines
+        if self.tokenised:
+            tokens, wanted = (plain_tokens(lines, self.language) for lines in sides)
+        else:
+            tokens, wanted = (tokens_of(lines, self.language, self._metric()) for lines in sides)
         return float(compound_split_bleu(tokens, wanted).score)
 
     def signature(self) -> str:
         """Return sacreBLEU's signature, which says how it counts."""
-        metric = metric_of(self.language)
+        metric = self._metric()
         metric.corpus_score(self.lines, [self.lines])
         return str(metric.get_signature())
 
+    def _metric(self) -> BLEU:
+        return metric_of(self.language, self.lines)
 
-def metric_of(language: str) -> BLEU:
+
+def metric_of(language: str, references: Sequence[str]) -> BLEU:
     """Return sacreBLEU with its tokenizer for a language such as ``de``, ``zh_CN``, ``jpn_Jpan``.
 
-    Languages without blanks are cut into characters, as are Japanese and Korean without MeCab.
+    Japanese and Korean without MeCab are cut into characters, as are references in another
+    language if most of their letters are of a script without blanks.
     """
     code = re.split(r"[_-]", language.lower())[0]
-    code = CODES.get(code, code)
-    if code not in WITHOUT_BLANKS:
-        with suppress(RuntimeError):  # MeCab is not installed
-            return BLEU(trg_lang=code)
-    return BLEU(tokenize="char")
+    try:
+        metric = BLEU(trg_lang=CODES.get(code, code))
+    except RuntimeError:  # MeCab is not installed
+        return BLEU(tokenize="char")
+    text = "".join(references)
+    without = 2 * len(WITHOUT_BLANKS.findall(text)) > len(LETTER.findall(text))
+    if without and metric.tokenizer.signature() == BLEU.TOKENIZER_DEFAULT:
+        return BLEU(tokenize="char")
+    return metric
 
 
-def tokens_of(lines: Sequence[str], language: str) -> list[str]:
+def tokens_of(lines: Sequence[str], language: str, metric: BLEU) -> list[str]:
     """Return ordinary text as Moses tokens, in which "a-b" is whole and characters are plain.
 
-    A language that sacreBLEU tokenizes otherwise than German has sacreBLEU's tokens.
+    A language that sacreBLEU, as :func:`metric_of` returns it, tokenizes otherwise than German has
+    sacreBLEU's tokens.
     """
-    metric = metric_of(language)
     if metric.tokenizer.signature() != BLEU.TOKENIZER_DEFAULT:
         return [str(metric.tokenizer(line)) for line in lines]
     tokenizer = MosesTokenizer(lang=language)

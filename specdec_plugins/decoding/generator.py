@@ -171,7 +171,7 @@ class SpeculativeGenerator:
         lap("control")
         if not judges:
             return result, None
-        return result, Judgement(draft, verified, self.rule, verification)
+        return result, Judgement(draft, verified, self.rule, verification, controller.p_acc)
 
     def _start(
         self,

@@ -75,6 +75,9 @@ class StepTrace:
     p: list[float | None] | None = None
     #: Each drafted token's probability to the drafter, among its candidates.
     q: list[float] | None = None
+    #: The acceptance head's probability that each drafted token is accepted if all before it are;
+    #: None without a head.
+    p_acc: list[float] | None = None
 
     @property
     def committed(self) -> int:
@@ -111,6 +114,8 @@ class Judgement:
     verified: Draft
     rule: AcceptanceRule
     verification: Verification
+    #: ``(rows, slots)`` the acceptance head's probabilities; None if the controller asks no head.
+    p_acc: Tensor | None = None
 
 
 class Observer:
@@ -148,6 +153,7 @@ class TraceRecorder(Observer):
         after = verified.links.after.expand_as(verified.tokens)
         judged, nodes = (judgement.verification, verified.tokens, after), result.nodes
         tokens, chances = draft.tokens.tolist(), rule.probabilities_of(*judged).tolist()
+        p_acc = None if judgement.p_acc is None else judgement.p_acc.tolist()
         rows = zip(tokens, chances, draft.chances(), result.drafted, result.verified)
         for i, (words, all_p, all_q, size, count) in enumerate(rows):
             order, parents = list(range(size)), None
@@ -163,6 +169,7 @@ class TraceRecorder(Observer):
                 parents=parents,
                 p=[float(f"{all_p[slot]:.6g}") if slot < count else None for slot in order],
                 q=[float(f"{all_q[slot]:.6g}") for slot in order],
+                p_acc=None if p_acc is None else [float(f"{p:.6g}") for p in p_acc[i][:size]],
             )
             self._steps[result.rows[i]].append(step)
         self._clock = time.perf_counter()

@@ -96,7 +96,7 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
 
 def _is_sound(step: StepTrace) -> bool:
     size, parents = len(step.drafted), enumerate(step.parents or ())
-    figures = (step.parents, step.p, step.q)
+    figures = (step.parents, step.p, step.q, step.p_acc)
     whole = all(values is None or len(values) == size for values in figures)
     whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
     return whole and all(-1 <= parent < index for index, parent in parents)
@@ -113,6 +113,10 @@ class TraceTotals(DecodingStatistics):
     blank_lines: int = 0
     #: Steps by acceptance length.
     lengths: Counter[int] = field(default_factory=Counter)
+    #: Drafts in which a token at this depth, from 1, was verified.
+    verified_at: Counter[int] = field(default_factory=Counter)
+    #: Drafts in which one was accepted.
+    accepted_at: Counter[int] = field(default_factory=Counter)
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count a line of a trace."""
@@ -129,6 +133,17 @@ class TraceTotals(DecodingStatistics):
             self.accepted_tokens += step.accepted
             self.committed_tokens += step.committed
             self.lengths[step.committed] += 1
+            self.verified_at.update(set(_depths(step)[: step.verify_length]))
+            self.accepted_at.update(range(1, step.accepted + 1))
+
+
+def _depths(step: StepTrace) -> list[int]:
+    """Return the depth of each drafted token, from 1: in a chain its number."""
+    depths: list[int] = []
+    for index in range(len(step.drafted)):
+        parent = index - 1 if step.parents is None else step.parents[index]
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return depths
 
 
 def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
@@ -138,14 +153,13 @@ def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
     child begins a line of its own below.
     """
     lines: list[tuple[int, list[int]]] = []
-    depth = {-1: 0}
     line_of: dict[int, tuple[int, list[int]]] = {-1: (0, [])}
-    for index in range(len(step.drafted)):
+    for index, depth in enumerate(_depths(step)):
         parent = index - 1 if step.parents is None else step.parents[index]
-        depth[index], line = depth[parent] + 1, line_of[parent]
+        line = line_of[parent]
         if line[1][-1:] != [parent]:
             below = lines.index(line) + 1 if line in lines else len(lines)
-            line = depth[parent], []
+            line = depth - 1, []
             lines.insert(below, line)
         line[1].append(index)
         line_of[index] = line

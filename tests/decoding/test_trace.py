@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate
+from operator import mul
 
 import pytest
 import torch
@@ -100,4 +102,20 @@ def test_q_is_what_controllers_go_by(name: str, kind: str, sampled: bool) -> Non
             kept = [*(q >= 0.3 for q in step.q), False].index(False)
             assert step.verify_length == min(kept + sampled, len(step.drafted))
             lengths.add(step.verify_length)
+    assert len(lengths) != 1
+
+
+@ALL
+def test_p_acc_is_what_the_head_says(name: str, kind: str, sampled: bool) -> None:
+    """And the controller verifies by it, as by q above."""
+    lengths = set()
+    for *_, step in traced_steps(name, kind, sampled):
+        if name != "acceptance-head":
+            assert step.p_acc is None
+            continue
+        assert len(step.p_acc) == len(step.drafted)
+        survival = accumulate(step.p_acc, mul)
+        wanted = sum(chance >= 1 - 0.6 for chance in survival)
+        assert step.verify_length == min(wanted + sampled, len(step.drafted))
+        lengths.add(step.verify_length)
     assert len(lengths) != 1

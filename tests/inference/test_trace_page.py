@@ -51,8 +51,9 @@ def make_step(draw: st.DrawFn) -> StepTrace:
     accepted = draw(st.integers(0, verify))
     bonus = draw(st.none() | text if accepted else text)
     parents = st.none() | st.tuples(*(st.integers(-1, i - 1) for i in range(size))).map(list)
-    p, q = ([draw(st.floats(0, 1)) for _ in drafted] for _ in range(2))
-    return StepTrace(drafted, verify, accepted, bonus, 1.0, draw(parents), p=p, q=q)
+    p, q, p_acc = ([draw(st.floats(0, 1)) for _ in drafted] for _ in range(3))
+    figures = {"p": p, "q": q, "p_acc": draw(st.sampled_from([None, p_acc]))}
+    return StepTrace(drafted, verify, accepted, bonus, 1.0, draw(parents), **figures)
 
 
 steps = st.lists(make_step())
@@ -94,7 +95,7 @@ def make_line(step: dict[str, Any] | None = None, **fields: Any) -> str:
 WRONG: list[dict[str, Any]] = [
     *({"verify_length": 3}, {"verify_length": True}, {"accepted": -1}, {"p": [0.5]}),
     *({"bonus": None, "accepted": 0}, {"milliseconds": 10**400}),
-    *({"parents": [0]}, {"parents": [1, 0]}),
+    *({"parents": [0]}, {"parents": [1, 0]}, {"p_acc": [0.5]}),
 ]
 
 
@@ -146,6 +147,18 @@ def test_trees_and_limits() -> None:
     words = page_words(build_page([SentenceTrace("x", "y", [tree])], 1, "run"))
     assert "a b x · c d e 2" in " ".join(words)
     assert tokens_of(build_page(iter(SENTENCES), 1, "run")) == TOKENS[:14]
+
+
+def test_acceptance_by_draft() -> None:
+    """The first tokens of three drafts, one of them accepted; of a tree the depth counts."""
+    chain = StepTrace(["a", "b", "c"], 2, 1, "x", 1.0, p_acc=[0.75, 0.5, 0.25])
+    tree = StepTrace(["a", "b", "c", "d"], 4, 0, "x", 1.0, [-1, 0, -1, 1])
+    sentence = SentenceTrace("x", "y", [chain, tree, StepTrace(["a"], 1, 0, "x", 1.0)])
+    page = build_page([sentence], 1, "run")
+    words = " ".join(page_words(page))
+    assert "share accepted 1 33 % 1 of 3 drafts 2 0 % 0 of 2 drafts 3 0 % 0 of 1 draft" in words
+    assert re.findall(r"<small>(.*?)</small>", page) == [f"p_acc 0.{n}" for n in (75, 50, 25)]
+    assert "share accepted" not in build_page([SentenceTrace("", "", [])], 1, "run")
 
 
 def test_script(tmp_path: Path) -> None:

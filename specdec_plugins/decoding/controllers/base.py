@@ -59,6 +59,8 @@ class Controller:
         #: The most slots to draft, of trees the largest depth.
         self.block_size = 0
         self.head: Head | None = None
+        #: ``(rows, slots)`` what the head said of the last draft, for traces; None without a head.
+        self.p_acc: Tensor | None = None
         #: Re-verify what is left of a tree if its expected accepted length is at least this.
         self.reuse_above = math.inf
 

@@ -84,14 +84,24 @@ class Heuristic(Controller):
         return lengths
 
 
+@dataclass(kw_only=True)
+class CuttingController(Controller):
+    """Verifies the first slots of a block: at least ``min_draft``, however unlikely they are."""
+
+    needs_confidences = True
+
+    min_draft: int = option(
+        0, "confidence, acceptance-head: verify at least this many slots of a draft", minimum=0
+    )
+
+
 @register
 @dataclass(kw_only=True)
-class Confidence(Controller):
+class Confidence(CuttingController):
     """Verifies the slots before the first that the drafter itself finds unlikely."""
 
     name = "confidence"
     help = "cut at the first unlikely slot"
-    needs_confidences = True
     shared_option = "refit_threshold"
     #: Slots that the threshold is fitted to.
     RECENT = 256
@@ -115,7 +125,8 @@ class Confidence(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
         self._confidences = draft.confidences
-        return (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
+        likely = (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
+        return likely.clamp(min=self.min_draft)
 
     def observe(self, result: StepResult) -> list[int]:
         if self.refit_threshold:
@@ -146,16 +157,16 @@ def best_threshold(judged: list[tuple[float, bool]], default: float) -> float:
 
 @register
 @dataclass(kw_only=True)
-class AcceptanceHeadController(Controller):
+class AcceptanceHeadController(CuttingController):
     """Verifies while the probability of a rejection so far is at most the threshold.
 
     With the head's conditional probabilities p that is ``1 - p_1 p_2 ... p_i`` (SpecDec++, Huang
-    et al., COLM 2025, section 3).
+    et al., COLM 2025, section 3); ``min_draft`` and the block size are its ``--bound MIN MAX``.
     """
 
     name = "acceptance-head"
     help = "cut where a rejection becomes likely"
-    asks_head = needs_confidences = True
+    asks_head = True
 
     stop_threshold: float = option(
         0.7, "acceptance-head: cut where a rejection is more probable than this", 0, 1
@@ -169,8 +180,9 @@ class AcceptanceHeadController(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
         assert self.head is not None
-        survival = self.head(draft.states, draft.confidences).cumprod(-1)
-        return (survival >= 1 - self.stop_threshold).sum(-1)
+        self.p_acc = self.head(draft.states, draft.confidences)
+        survival = self.p_acc.cumprod(-1)
+        return (survival >= 1 - self.stop_threshold).sum(-1).clamp(min=self.min_draft)
 
 
 @register

@@ -73,6 +73,19 @@ def test_confidence() -> None:
     assert controller.verify_lengths(draft(rows)).tolist() == [0, 2, 4, 3, 4]
 
 
+@given(rows=st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=1, max_size=5))
+def test_no_draft_is_cut_shorter_than_min_draft(rows: list[list[float]]) -> None:
+    """SpecDec++'s ``--bound MIN MAX``: above MIN the rule decides as ever; MAX is the block's."""
+    head = ScriptedHead(lambda states, confidences: confidences)
+    for kind in (Confidence, AcceptanceHeadController):
+        free = kind().ready(4, head).verify_lengths(draft(rows)).tolist()
+        for minimum in range(7):
+            bounded = kind(min_draft=minimum).ready(4, head)
+            lengths = bounded.verify_lengths(draft(rows))
+            assert lengths.tolist() == [max(length, minimum) for length in free]
+            assert draft(rows).cut(lengths).drafted == [min(n, 4) for n in lengths.tolist()]
+
+
 class TestThreshold:
     @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12))
     def test_brute_force(self, slots: list[tuple[int, bool]]) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import draw, save_figure
+from specdec_plugins.evaluation.records import write_records
 from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
@@ -83,7 +84,9 @@ def main(argv: Sequence[str]) -> None:
             runs = list(bar)
     about = experiment, runs, baseline, shlex.join([program(), *argv])
     write_whole(path := args.output_path / "table.md", [table(*about).encode()])
-    for name, figure in () if args.no_plots else draw(results(experiment, runs)):
+    groups = results(experiment, runs)
+    write_records(groups, args.output_path)
+    for name, figure in () if args.no_plots else draw(groups):
         save_figure(figure, args.output_path / name)
     if not args.quiet:
         put(f"{table(*about, brief=True)}\n{path} has all columns, and says what they mean.\n")

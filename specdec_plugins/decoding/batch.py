@@ -112,6 +112,7 @@ class Results:
         """
         hypotheses: list[list[Hypothesis]] = [[] for _ in forced]
         accepted: list[list[int]] = [[] for _ in forced]
+        verified: list[list[int]] = [[] for _ in forced]
         parts = [[count] * (count > 0) for count in forced]
         for observer in self._observers:
             observer.begin(forced)
@@ -121,10 +122,12 @@ class Results:
                 observer.step(result, judgement)
             for i, row in enumerate(result.rows):
                 accepted[row].append(result.accepted[i])
+                verified[row].append(result.verified[i])
                 parts[row].append(result.committed[i])
                 if result.finished[i]:
                     hypothesis = self._hypothesis(batch.tokens[i], batch.scores[i], parts[row])
                     hypothesis |= {"accepted": accepted[row], "steps": len(accepted[row])}
+                    hypothesis["verified"] = verified[row]
                     hypotheses[row] = [{**hypothesis, "forced": forced[row]}]
             if any(result.finished):
                 batch.keep(result.kept)

@@ -97,6 +97,8 @@ class Hypothesis(TypedDict, total=False):
     steps: int
     #: The number of drafted tokens that each step committed.
     accepted: list[int]
+    #: The number of drafted tokens that each step verified.
+    verified: list[int]
     #: The number of tokens that the target prefix forced.
     forced: int
     #: The forced tokens, if any, and the tokens that each step committed, as fairseq's

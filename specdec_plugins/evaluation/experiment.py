@@ -19,7 +19,7 @@ from specdec_plugins.decoding.statistics import RATES, DecodingStatistics
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.translator_system import TranslatorJob
-from specdec_plugins.evaluation.worker import SystemProcess
+from specdec_plugins.evaluation.worker import SentenceFigures, SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject, work_folder
 from specdec_plugins.inference.report import describe_settings, versions
@@ -53,6 +53,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: int | None = None
     #: Counts of tokens, steps and calls, as far as the system tells them.
     counts: dict[str, int] = {}
+    #: Figures of each sentence, in the order of the text; none if the system tells none.
+    sentences: list[SentenceFigures] = []
 
     def figures(self) -> dict[str, float]:
         """Return the time of a sentence and all rates that are known.
@@ -176,8 +178,9 @@ def timed_run(worker: SystemProcess, where: Conditions, number: int) -> Run:
     text, batches = where.text, where.text.batches(where.batch)
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
-    lines = (sentence.line.number for batch in batches for sentence in batch)
-    by_line = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
+    lines = [sentence.line.number for batch in batches for sentence in batch]
+    outputs = dict(zip(lines, map(text.joined, decoded.outputs), strict=True))
+    sentences = dict(zip(lines, decoded.sentences))
     return Run(
         system=worker.name,
         text=text.name,
@@ -186,7 +189,8 @@ def timed_run(worker: SystemProcess, where: Conditions, number: int) -> Run:
         round=number,
         began=began,
         seconds=decoded.seconds,
-        outputs=[by_line[line] for line in sorted(by_line)],
+        outputs=[outputs[line] for line in sorted(outputs)],
+        sentences=[sentences[line] for line in sorted(sentences)],
         **decoded.figures,
     )
 

@@ -160,16 +160,28 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{middle} ({' to '.join(ends)})" if len(values) > 1 else middle
 
 
+def counterpart(result: Result, group: Sequence[Result], policy: str) -> Result | None:
+    """Return the first system of a policy with the engine and verifier's precision of ``result``,
+    if there is such a system."""
+    arithmetic = _arithmetic(result)
+    for other in group:
+        if other.settings.policy == policy and _arithmetic(other) == arithmetic:
+            return other
+    return None
+
+
+def _arithmetic(result: Result) -> tuple[str, str]:
+    """Return the engine and the verifier's precision: "float32, int8 drafts" is float32."""
+    run = result.runs[0]
+    return run.engine, run.precision.partition(",")[0]
+
+
 def unlike(result: Result, group: Sequence[Result]) -> int | None:
     """Return the number of lines that differ from AR's; None where there is nothing to compare."""
-    run = result.runs[0]
-    if result.settings.rule.draws:
+    other = counterpart(result, group, AR)
+    if other is None or other is result or result.settings.rule.draws:
         return None
-    for other in group:
-        like = (run.engine, run.precision) == (other.runs[0].engine, other.runs[0].precision)
-        if like and other.settings.policy == AR and other != result:
-            return sum(a != b for a, b in zip(result.outputs[0], other.outputs[0], strict=True))
-    return None
+    return sum(a != b for a, b in zip(result.outputs[0], other.outputs[0], strict=True))
 
 
 def _bleu(result: Result, figure: Callable[[References, Sequence[str]], float]) -> str:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
-from specdec_plugins.evaluation.worker import Decoded, Sentence
+from specdec_plugins.evaluation.worker import Decoded, Sentence, SentenceFigures
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.systems import DRAFTER, FAIRSEQ
+from specdec_plugins.inference.translator import Translation
 
 
 @dataclass
@@ -31,9 +32,14 @@ class TranslatorJob:
         translator, generator = self.translator, self.translator.generator
         log = generator.statistics = DecodingStatistics()
         outputs: list[str] = []
+        sentences: list[SentenceFigures] = []
         for batch in self.batches[:batches]:
+            before = log.total_seconds
             lines = [sentence.line for sentence in batch]
-            outputs += [result.text for result in translator.translate(lines, seed=seed)]
+            results = list(translator.translate(lines, seed=seed))
+            seconds = round(log.total_seconds - before, 6)
+            outputs += [result.text for result in results]
+            sentences += [self._figures(result, seconds) for result in results]
         figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
@@ -42,4 +48,17 @@ class TranslatorJob:
             alone = self.settings.strategy == DRAFTER
             unknown = ("verified_tokens", "accepted_tokens") if alone else ()
             figures["counts"] = {n: getattr(log, n) for n in COUNTS if n not in unknown}
-        return Decoded(log.total_seconds, outputs, figures)
+        return Decoded(log.total_seconds, outputs, figures, sentences)
+
+    def _figures(self, result: Translation, seconds: float) -> SentenceFigures:
+        """Return the figures of a sentence; only speculation calls a verifier on drafts."""
+        length = len(result.tokens) - result.forced
+        if self.settings.draft_source is None or self.settings.strategy == DRAFTER:
+            return SentenceFigures(seconds, length)
+        return SentenceFigures(
+            seconds,
+            length,
+            # Forced tokens have a pass of their own.
+            calls=len(result.accepted) + bool(result.forced),
+            mismatched=sum(result.verified) - sum(result.accepted),
+        )

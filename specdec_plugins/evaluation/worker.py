@@ -42,6 +42,20 @@ class Sentence:
     longest: int
 
 
+@dataclass(frozen=True)
+class SentenceFigures:
+    """Figures of one sentence."""
+
+    #: Seconds of its batch: at batch 1, its own.
+    seconds: float
+    #: Tokens, EOS included, without forced ones.
+    length: int
+    #: Verifier passes; None for a system that does not speculate.
+    calls: int | None = None
+    #: Tokens that were verified and not accepted; None for a system that does not speculate.
+    mismatched: int | None = None
+
+
 @dataclass
 class Decoded:
     """Results of decoding some batches."""
@@ -53,6 +67,8 @@ class Decoded:
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     #: Fields of a :class:`Run` that this kind of system knows.
     figures: JsonObject = field(default_factory=dict)
+    #: Figures of each sentence, in the order of the batches; none if the system knows none.
+    sentences: list[SentenceFigures] = field(default_factory=list)
 
 
 def main() -> None:

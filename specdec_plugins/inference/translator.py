@@ -53,6 +53,8 @@ class Translation:
     limited: bool = False
     #: The record of its steps, where the settings ask for it.
     trace: SentenceTrace | None = None
+    #: Drafted tokens that each step verified; empty where ``accepted`` is.
+    verified: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -231,4 +233,5 @@ class Translator:
         score = float(best["score"]) if "score" in best else None
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
         accepted, limited = best.get("accepted", []), len(tokens) > limit
-        return Translation(text, tokens, score, accepted, forced, limited, trace)
+        verified = best.get("verified", [])
+        return Translation(text, tokens, score, accepted, forced, limited, trace, verified)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from kills import ForkedPython
 
 from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import worker
-from specdec_plugins.evaluation.experiment import read_runs
+from specdec_plugins.evaluation.experiment import Run, read_runs
 
 Evaluate = Callable[..., int]
 
@@ -57,6 +58,7 @@ def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None
     assert made == sorted((system, number) for system in systems for number in (1, 2))
     outputs = {run.system: run.outputs for run in runs if run.round == 1}
     assert {system for system in systems if outputs[system] != outputs["AR"]} <= {"drafter"}
+    check_records(out, {run.system: run for run in runs if run.round == 1})
     # The same command makes no run again, and compares with another system; after a kill or with
     # more rounds it makes those that lack.
     assert run(f"{flags} --baseline drafter") == 0
@@ -72,6 +74,25 @@ def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None
     )
     assert run(f"{flags} --input-path other.txt --reference other.txt") == 1
     assert read_runs(out / "runs.jsonl") == more
+
+
+def check_records(folder: Path, runs: dict[str, Run]) -> None:
+    """Each sentence's record belongs to its line, and all of them make up the run's counts."""
+    records = list(map(json.loads, (folder / "sentences.jsonl").read_text("utf-8").splitlines()))
+    for system, run in runs.items():
+        mine = [record for record in records if record["system"] == system]
+        assert [record["id"] for record in mine] == [0, 2, 3, 4]
+        lengths = [record["generated_length"] for record in mine]
+        assert lengths == [len(output.split()) + 1 for output in run.outputs]
+        if system.startswith("tree"):
+            calls = sum(record["num_LM_call"] for record in mine)
+            assert calls == run.counts["verifier_calls"]
+            wasted = sum(record["num_mismatched_tokens"] for record in mine)
+            assert wasted == run.counts["verified_tokens"] - run.counts["accepted_tokens"] > 0
+            assert all(0 < r["spec_time"] < 60 > r["target_time"] > 0 for r in mine)
+    medians = json.loads((folder / "medians.json").read_text("utf-8"))
+    assert {item["system"] for item in medians} == set(runs)
+    assert all(item["milliseconds"] > 0 for item in medians)
 
 
 def test_drawn_output(run: Evaluate, tmp_path: Path, capfd: Any) -> None:

@@ -71,12 +71,13 @@ def test_ratios_are_taken_within_rounds() -> None:
 
 def test_lines_unlike_those_of_AR() -> None:  # noqa: N802
     experiment = make_experiment("AR", "AR@float64", "tree", "tree@float64")
+    precisions = {"AR": "float32", "tree": "float32, int8 drafts"}
     outputs = {"AR": ["x", "y"], "AR@float64": ["x", "z"], "tree": ["x", "z"]}
     outputs["tree@float64"] = ["x", "z"]
     runs = [
         make_run(
             name,
-            precision="float64" if "64" in name else "float32",
+            precision=precisions.get(name, "float64"),
             outputs=output,
         )
         for name, output in outputs.items()

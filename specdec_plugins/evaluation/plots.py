@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
-#: Colours of Okabe and Ito (2008), which the colour-blind can tell apart.
-COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999")
+#: Colours of Okabe and Ito (2008), which the colour-blind can tell apart, then four of Tol (2021):
+#: as many as there are controllers and other systems.
+COLORS = (
+    *("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999", "#000000"),
+    *("#882255", "#AA4499", "#DDCC77", "#332288"),
+)
 
 
 def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
@@ -39,10 +44,11 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
 
 def _speed(axes: Axes, group: Sequence[Result]) -> None:
     """Draw milliseconds a sentence, median and range."""
+    colors = _colors(group)
     for index, result in enumerate(group):
         times, middle = result.values("milliseconds"), result.middle("milliseconds") or 0.0
         error = [[middle - min(times)], [max(times) - middle]]
-        axes.barh(index, middle, xerr=error, color=_color(result), capsize=2)
+        axes.barh(index, middle, xerr=error, color=colors[result.settings.policy], capsize=2)
         axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)
     axes.set_yticks(range(len(group)), [result.system for result in group])
     axes.invert_yaxis()
@@ -51,24 +57,29 @@ def _speed(axes: Axes, group: Sequence[Result]) -> None:
 
 
 def _pareto(axes: Axes, group: Sequence[Result]) -> None:
-    """Draw the verification rate against the discard rate, a curve for each controller."""
-    for policy in dict.fromkeys(result.settings.policy for result in group):
+    """Draw the verification rate against the discard rate, a curve for each controller.
+
+    A head cuts a draft that the drafter has made: only discarded tokens that were verified show it.
+    """
+    for policy, color in _colors(group).items():
         of_policy = [result for result in group if result.settings.policy == policy]
-        of_policy.sort(key=lambda result: result.middle("discard_rate") or 0.0)
+        of_policy.sort(key=lambda result: result.middle("verified_discard_rate") or 0.0)
         x, y = (
             [result.middle(name) or 0.0 for result in of_policy]
-            for name in ("discard_rate", "verification_rate")
+            for name in ("verified_discard_rate", "verification_rate")
         )
-        axes.plot(x, y, marker="o", color=_color(of_policy[0]), label=policy)
+        axes.plot(x, y, marker="o", color=color, label=policy)
         for point in zip([result.system.partition("@")[2] for result in of_policy], zip(x, y)):
             axes.annotate(*point, fontsize=7)
-    axes.set_xlabel("tokens drafted and not accepted, per committed token")
+    axes.set_xlabel("tokens verified and not accepted, per committed token")
     axes.set_ylabel("verifier calls per committed token")
     axes.legend()
 
 
-def _color(result: Result) -> str:
-    return COLORS[sum(map(ord, result.settings.policy)) % len(COLORS)]
+def _colors(group: Sequence[Result]) -> dict[str, str]:
+    """Return the colour of each controller or other system, in the order of the group."""
+    policies = dict.fromkeys(result.settings.policy for result in group)
+    return dict(zip(policies, cycle(COLORS)))
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments import make_experiment, make_run, make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.evaluation.plots import draw, save_figure
 from specdec_plugins.evaluation.table import results, table
+from specdec_plugins.inference.systems import OTHERS
 
 
 @given(st.data())
@@ -100,8 +103,41 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
     assert [row.get("BLEU") for row in rows(text)] == ["100.0", "100.0", None]
 
 
-def test_plots(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+@pytest.fixture
+def matplotlib() -> Any:
+    return pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+
+
+SYSTEMS = [name for name in [*OTHERS, *CONTROLLERS] if name not in ("auto", "none")]
+
+
+def test_no_two_systems_have_one_colour(matplotlib: Any) -> None:
+    """Two settings of one controller have."""
+    names = [*SYSTEMS, "tree@tree_nodes=9"]
+    figures = dict(draw(results(make_experiment(*names), list(map(make_run, names)))))
+    bars = [
+        matplotlib.colors.to_hex(bar.get_facecolor()) for bar in figures["speed"].axes[0].patches
+    ]
+    assert len(bars) == len(names)
+    assert len(set(bars)) == len(SYSTEMS)
+    assert bars[-1] == bars[names.index("tree")]
+
+
+def test_the_pareto_plot_has_specdec_pps_axes(matplotlib: Any) -> None:
+    """Of 12 tokens drafted a head verifies 6, and 4 are accepted: its point is left of constant's,
+    and at the same height."""
+    counts = make_run("tree").counts
+    runs = [make_run("constant", counts={**counts, "verified_tokens": 12})]
+    runs += [make_run("acceptance-head", counts={**counts, "verified_tokens": 6})]
+    experiment = make_experiment("constant", "acceptance-head")
+    (axes,) = dict(draw(results(experiment, runs)))["pareto"].axes
+    assert "verified and not accepted" in axes.get_xlabel()
+    assert "verifier calls" in axes.get_ylabel()
+    points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert points == {"constant": [[8 / 8, 4 / 8]], "acceptance-head": [[2 / 8, 4 / 8]]}
+
+
+def test_plots(tmp_path: Path, matplotlib: Any) -> None:
     experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
     assert not list(draw(results(experiment, runs)))  # of one point

@@ -99,6 +99,15 @@ def test_an_experiment_counts_both_in_the_same_way(pair: Pair, tmp_path: Path) -
         assert ref(write(tmp_path / "hyp", hyp), write(tmp_path / "ref", wanted))[0] == done[0]
 
 
+def test_tokenised_bleu_is_not_smoothed(tmp_path: Path) -> None:
+    """Without any four words in a row it is 0, as fairseq-score's; sacreBLEU smooths its own."""
+    hypothesis, reference = ["ein Hund und eine Katze"], ["ein Hund auf eine Katze"]
+    assert References(reference, "de").tokenised_bleu(hypothesis) == 0
+    assert References(reference, "de").bleu(hypothesis) > 1
+    files = write(tmp_path / "hyp", hypothesis), write(tmp_path / "ref", reference)
+    assert ref(*files)[0].startswith("BLEU4 = 0.00, 80.0/50.0/0.0/0.0 ")
+
+
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
     [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import io
 import pickle
 import pickletools
 import random
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,23 @@ def checkpoint(tmp_path: Path) -> Path:
     path = tmp_path / "checkpoint.pt"
     torch.save(make_state(make_task()), path)
     return path
+
+
+class Claim:
+    """A tensor of 64 MiB in a pickle of torch before 1.6 that holds none of its numbers."""
+
+    SIZE = 1 << 24
+
+    def __reduce__(self) -> Any:
+        shape = (0, (self.SIZE,), (1,), False, collections.OrderedDict())
+        return torch._utils._rebuild_tensor_v2, (type(self), *shape)
+
+
+class Claiming(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if value is Claim:
+            return ("storage", torch.FloatStorage, "0", "cpu", Claim.SIZE, None)
+        return None
 
 
 class TestDamage:
@@ -64,6 +85,57 @@ class TestDamage:
             archive.writestr("archive/data/99", bytes(50_000_000))
         assert checkpoint.stat().st_size < 1_000_000
         assert "damaged" in complaint(checkpoint)
+
+    def test_entries_that_share_their_bytes_may_be_any_size(
+        self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each entry's data are all entries after it: 200 times the file, and not compressed."""
+        content = b"\0" * 1_000_000
+        directory = b""
+        for number in range(200):
+            name = f"archive/data/{number}".encode()
+            sizes = (zlib.crc32(content), len(content), len(content), len(name), 0)
+            local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, *sizes)
+            content = local + name + content
+            # The offset is known when all headers are written: from the end.
+            entry = (b"PK\1\2", 20, 20, 0, 0, 0, 33, *sizes, 0, 0, 0, 0, len(content))
+            directory += struct.pack("<4s6H3L5H2L", *entry) + name
+        entries = io.BytesIO(directory)
+        moved = b""
+        while head := entries.read(46):
+            (from_end,) = struct.unpack("<L", head[42:])
+            name = entries.read(struct.unpack("<H", head[28:30])[0])
+            moved += head[:42] + struct.pack("<L", len(content) - from_end) + name
+        end = (b"PK\5\6", 0, 0, 200, 200, len(moved), len(content), 0)
+        checkpoint.write_bytes(content + moved + struct.pack("<4s4H2LH", *end))
+        with zipfile.ZipFile(checkpoint) as archive:
+            claimed = sum(entry.file_size for entry in archive.infolist())
+        assert claimed > 150 * checkpoint.stat().st_size
+        read: list[Any] = []
+        monkeypatch.setattr(zipfile.ZipFile, "testzip", read.append)
+        assert "damaged" in complaint(checkpoint)
+        assert not read, "refused only after all of it was read"
+
+    def test_an_old_pickle_may_claim_tensors_of_any_size(
+        self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No memory is filled that the file does not fill."""
+        written = io.BytesIO()
+        for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
+            pickle.dump(part, written, protocol=2)
+        Claiming(written, protocol=2).dump({"model": {"a": Claim()}})
+        pickle.dump([], written, protocol=2)
+        checkpoint.write_bytes(written.getvalue())
+        filled: list[int] = []
+        fill = torch.UntypedStorage.fill_
+
+        def counted(storage: Any, value: int) -> Any:
+            filled.append(storage.nbytes())
+            return fill(storage, value)
+
+        monkeypatch.setattr(torch.UntypedStorage, "fill_", counted)
+        assert "damaged" in complaint(checkpoint)
+        assert sum(filled) <= checkpoint.stat().st_size
 
     def test_no_ordinary_file(self) -> None:
         assert "no ordinary file" in complaint("/dev/zero")

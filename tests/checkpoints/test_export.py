@@ -172,6 +172,17 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     assert len(load_state(again)["model"][VOCABULARY]) == 2
 
 
+def test_a_draft_vocabulary_has_eos_however_rare(drafter: Path, tmp_path: Path) -> None:
+    """Else no draft would ever end a sentence. Here it is the rarest token of the text."""
+    text, target = tmp_path / "long.de", str(tmp_path / "small.pt")
+    text.write_text("w5 w5 w5 w7 w7 w9 w9\n", "utf-8")
+    folder = Training(dictionaries=str(tmp_path))
+    export_checkpoint(str(drafter), target, folder, (3, str(text)))
+    dictionary = make_task().target_dictionary
+    expected = [dictionary.eos(), dictionary.index("w5"), dictionary.index("w7")]
+    assert load_state(target)["model"][VOCABULARY].tolist() == expected
+
+
 def test_text_that_is_segmented_otherwise_is_refused(drafter: Path, tmp_path: Path) -> None:
     text, target = tmp_path / "text.de", tmp_path / "small.pt"
     folder = Training(dictionaries=str(tmp_path))

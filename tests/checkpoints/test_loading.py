@@ -206,6 +206,19 @@ class TestBadFiles:
         with pytest.raises(CheckpointError, match=r"size mismatch for encoder.embed_tokens.weight"):
             load_model(checkpoint, make_task(words=16))
 
+    def test_the_other_direction(self, checkpoint: Path, task: TranslationTask) -> None:
+        """Of one dictionary both directions have the same sizes: nothing else would tell."""
+        cfg = torch.load(checkpoint, weights_only=True)["cfg"]
+
+        def saved(source: str | None, target: str | None) -> Path:
+            languages = {"source_lang": source, "target_lang": target}
+            return save_changed(checkpoint, cfg={**cfg, "task": {**cfg["task"], **languages}})
+
+        with pytest.raises(CheckpointError, match="other direction; give -s de -t en"):
+            load_model(saved("de", "en"), task)
+        for languages in (("en", "de"), ("deu", "eng"), (None, None)):
+            assert load_model(saved(*languages), task) is not None
+
     def test_missing_and_unknown_weights(self, checkpoint: Path, task: TranslationTask) -> None:
         weights = load_state(checkpoint)["model"]
         renamed = {key.replace(".fc1.", ".fc9."): value for key, value in weights.items()}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
 
-from specdec_plugins.checkpoints.config import known_fields, saved_model, saved_task
+from specdec_plugins.checkpoints.config import REFUSED, known_fields, saved_model, saved_task
 from specdec_plugins.checkpoints.loading import load_model
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -175,6 +175,15 @@ class TestTypes:
     def test_values_that_do_not_fit(self, field: str, value: Any) -> None:
         with pytest.raises(ConfigError, match=field):
             saved_model(Namespace(**{**MODELS["transformer"], field: value}))
+
+    @pytest.mark.parametrize("field", REFUSED)
+    def test_another_network_is_refused(self, field: str) -> None:
+        """Under the name of its option, and unless the option is off."""
+        off = vars(saved_model({**MODELS["transformer"], field: None}))
+        assert not off.get(field)
+        for value in (0.5, 2, True, "1"):
+            with pytest.raises(ConfigError, match=field):
+                saved_model({**MODELS["transformer"], field: value})
 
     def test_known_fields_stay(self) -> None:
         args = make_model_args()

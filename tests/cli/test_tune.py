@@ -142,6 +142,7 @@ def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:
 
 
 BACKEND, TREE = "ctranslate2@float32", {"controller": Tree(tree_nodes=4)}
+INT8 = f"{TREES[0]},drafter_precision=int8"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,9 @@ BACKEND, TREE = "ctranslate2@float32", {"controller": Tree(tree_nodes=4)}
         ([TREES[0]], {"rule": RelaxedRule(3, 1.0)}, {}),
         ([TREES[0]], {"strategy": "fairseq"}, {}),
         (["AR"], {"strategy": "AR", "ar_backend": "ours"}, {}),
+        ([INT8], {"engine": "onnxruntime"}, {"drafter_precision": "int8", **TREE}),
+        ([INT8], {"engine": "onnxruntime", "drafter_precision": "int8"}, TREE),
+        ([INT8], {"engine": "onnxruntime", "drafter_precision": "float32"}, {}),
     ],
 )
 def test_what_is_left_open_follows_the_table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,13 @@ def test_report() -> None:
     assert report["tokens_per_second"] == pytest.approx(5 / 3)
     assert report["latency_ms"] == {"p50": 250.0, "p90": 500.0, "mean": 375.0}
     assert json.loads(json.dumps(report)) == report
+
+
+def test_quantiles_are_nearest_ranks() -> None:
+    """Of 20 sentences the 10th and the 18th."""
+    statistics = DecodingStatistics(latencies=[second / 8 for second in range(20, 0, -1)])
+    latency: Any = statistics.report()["latency_ms"]
+    assert latency == {"p50": 1250.0, "p90": 2250.0, "mean": 1312.5}
 
 
 def test_stopwatch_adds_up_by_phase() -> None:

@@ -245,6 +245,9 @@ def test_the_source_is_a_draft() -> None:
         ([7, 8, 9], 0, 3),
         ([1, 8, 9], 0, 3),
         ([8, 9, 7], 4, 4),
+        # The last word stands nearer, but not after the others.
+        ([9, 7, 9], 3, 5),
+        ([1, 7, 9], 3, 5),
         ([7], 4, 4),
         ([7], 0, 1),
         ([5, 6], 0, None),

@@ -60,6 +60,18 @@ def test_permissions_are_those_that_open_gives(tmp_path: Path) -> None:
         os.umask(before)
 
 
+def test_a_reader_of_the_old_file_keeps_it(tmp_path: Path) -> None:
+    """Nothing is ever written to a file that has its name, not even when all of it is ready."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    (tmp_path / "other name").hardlink_to(path)
+    with path.open() as reader:
+        write(path)
+        assert reader.read() == "old"
+    assert (tmp_path / "other name").read_text() == "old"
+    assert path.stat().st_size > 16
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path, there: bool) -> None:
     path = tmp_path / "file"

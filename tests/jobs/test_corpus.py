@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from jobs import Numberer
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import InputLines
+from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.files.output import LOCK, JsonObject, work_folder
-from specdec_plugins.inference import Settings
+from specdec_plugins.inference import Settings, Translation
 from specdec_plugins.jobs.corpus import (
     FOLDER,
     Corpus,
+    Shard,
     check_models,
     count_lines,
     describe_job,
@@ -70,6 +72,53 @@ def test_shards_are_the_file_in_parts(
         translate_shard(NUMBERER, shard, seed=1)
         translated += Path(shard.output).read_bytes().decode()
     assert translated == "".join(f"{line.number}:{line.text}\n" for line in expected)
+
+
+class Recorder:
+    """Notes the draft of each line, and what its shard would draw."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[str, str | None] = {}
+        self.drawn: dict[str, float] = {}
+
+    def translate(self, lines: Iterable[Line]) -> Iterator[Translation]:
+        for line in lines:
+            self.drafts[line.text] = line.draft
+            self.drawn[line.text] = float(torch.rand(()))
+            yield Translation(line.text)
+
+
+def recorded(shards: Sequence[Shard], seed: int) -> Any:
+    recorder: Any = Recorder()
+    for shard in shards:
+        translate_shard(recorder, shard, seed)
+    return recorder
+
+
+def test_every_shard_has_the_drafts_of_its_lines(tmp_path: Path) -> None:
+    """And of its file, also where a worker takes shards in another order."""
+    texts = {"a": [f"a{n}" for n in range(7)], "b": [f"b{n}" for n in range(3)]}
+    for name, lines in texts.items():
+        for kind in ("in", "memory"):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            text = "".join(f"{line} {kind}\n" for line in lines)
+            (tmp_path / kind / name).write_text(text)
+    files = find_files(tmp_path / "in")[0]
+    corpus = read_corpus(files, tmp_path / "out", 3, str(tmp_path / "memory"))
+    shards = [shard for shards in corpus.values() for shard in shards]
+    assert len(shards) == 4
+    drafts = recorded(shards[::-1], 1).drafts
+    assert drafts == {f"{line} in": f"{line} memory" for lines in texts.values() for line in lines}
+
+
+def test_every_shard_draws_by_a_seed_of_its_own(source: Path, tmp_path: Path) -> None:
+    """The job's seed and the shard decide, not the worker and what it did before."""
+    corpus = read(source, tmp_path / "out", 1)
+    shards = [shard for shards in corpus.values() for shard in shards]
+    drawn = recorded(shards, 1).drawn
+    assert len(set(drawn.values())) == len(shards) == 8
+    assert recorded(shards[::-1], 1).drawn == drawn
+    assert not set(recorded(shards, 100).drawn.values()) & set(drawn.values())
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -243,6 +244,29 @@ def test_rows_reuse_drafts_each_by_itself() -> None:
     assert_exact(generator, make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=3))
     assert {True} in called
     assert {True, False} in called
+
+
+def test_a_rest_below_the_threshold_is_not_verified() -> None:
+    """``--redraft-below inf`` drafts in every step, 0 while anything is left; 2 is in between."""
+    calls = []
+    for threshold in (math.inf, 2.0, 0.0):
+        controller = Tree(tree_nodes=12, redraft_below=threshold).ready(K)
+        generator = make_generator("causal, all shared", controller, 12)
+        generator.generate([], make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=3))
+        told = generator.statistics
+        calls.append(told.drafter_calls / told.steps)
+    assert calls[0] == 1 > calls[1] > calls[2]
+
+
+@examples(40)
+@given(seed=st.integers(0, 99), corruption=st.sampled_from([0.1, 0.3]), k=st.integers(2, 6))
+def test_the_oracles_plans_are_each_rows(seed: int, corruption: float, k: int) -> None:
+    """Rows end at many lengths, and the others change places."""
+    batch, limits = make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=seed), GenerationLimits(max_len_b=15)
+    script = corrupted(beam1(verifier(), batch, limits), 16, corruption, len(DICTIONARY), seed)
+    oracle = scripted_generator(verifier(), script, make_policy("oracle", k), limits=limits)
+    oracle.generate([], batch)
+    assert oracle.statistics.verified_tokens == oracle.statistics.accepted_tokens > 0
 
 
 def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:

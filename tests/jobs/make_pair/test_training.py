@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ def test_a_training_is_followed_by_its_log(tmp_path: Path, monkeypatch: pytest.M
 def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:
     job = pair_job(tmp_path)
     assert time_to_train(job, 0.0) == 3600 - 180
+    # The last stages take a quarter of few hours, not all of them.
+    short = replace(job, hours=0.05)
+    assert time_to_train(short, 30.0) == pytest.approx(180 - 45 - 30)
     with pytest.raises(InferenceError, match="--hours 1: "):
         time_to_train(job, 3500.0)
 

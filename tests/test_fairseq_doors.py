@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from dummy_data import listening
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
-from fairseq_cli import generate, interactive
+from fairseq_cli import generate, interactive, validate
 from trained import Trained
 
 from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.limits import GenerationLimits
 
@@ -146,6 +148,23 @@ def test_generate_with_overrides(trained: Trained, flags: str, tmp_path: Path) -
     expected = in_order(by_letter(stock)["H"])
     assert in_order(by_letter(run_generate(pair, tmp_path))["H"]) == expected
     assert in_order(by_letter(plain)["H"]) != expected
+
+
+@pytest.mark.parametrize("max_tokens", [60, 10_000])
+def test_validate(trained: Trained, max_tokens: int) -> None:
+    """``fairseq-validate`` says what training's last validation said, in batches of any size: an
+    acceptance length is that of all sentences, each step counted once."""
+    flags = f"{trained.data} --task translation_specdec --path {trained.drafter} --cpu"
+    flags += f" --valid-subset valid --num-workers 0 --log-format json --max-tokens {max_tokens}"
+    parse = options.parse_args_and_arch
+    override = parse(options.get_validation_parser(), flags.split(), suppress_defaults=True)
+    cfg = convert_namespace_to_omegaconf(parse(options.get_validation_parser(), flags.split()))
+    with listening() as logs:
+        validate.main(cfg, override_args=override)
+    (said,) = logs.of("valid")
+    best = load_state(trained.drafter)["extra_state"]["best"]
+    assert 1 < said["valid_acceptance_length"] == pytest.approx(best, abs=1e-3)
+    assert {"valid_loss", "valid_glat_accu", "valid_acc_0", "valid_acc_3"} <= said.keys()
 
 
 def test_interactive(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

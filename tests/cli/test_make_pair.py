@@ -165,6 +165,30 @@ def test_interrupted_training_gives_the_best_drafter_so_far(
         assert products(out) == products(made)
 
 
+def test_the_best_drafter_is_the_pairs(
+    out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the last one, which may have learnt the text by heart."""
+    left = {name: done(out)[name] for name in done(out).keys() - {"train", "export", "measure"}}
+    (out / "work/done.json").write_text(json.dumps(left), "utf-8")
+    (out / "pair/drafter.pt").unlink()
+    last, best = (out / f"work/training/checkpoint_{name}.pt" for name in ("last", "best"))
+    state = torch.load(last, weights_only=False)
+    learned = [n for n, tensor in state["model"].items() if tensor.is_floating_point()]
+    for name in learned:
+        state["model"][name] = state["model"][name] + 0.125
+    torch.save(state, best)
+    monkeypatch.setattr(training, "watch", lambda *_: None)
+    assert make(verifier, out) == 0
+    found, others = (load_state(path)["model"] for path in (out / "pair/drafter.pt", last))
+    assert all(
+        torch.equal(found[name], state["model"][name].half())
+        for name in found
+        if name in learned and found[name].numel() > 1
+    )
+    assert not torch.equal(found[learned[0]], others[learned[0]].half())
+
+
 @pytest.mark.parametrize(
     ("flags", "text", "out", "named"),
     [

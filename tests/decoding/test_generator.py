@@ -24,6 +24,7 @@ from strict import (
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 VARIED = vary_output(make_verifier())
@@ -75,6 +76,39 @@ def test_what_follows_a_drafted_eos_is_not_committed() -> None:
         assert tokens[0] == 6
         assert EOS not in tokens[:2]
         assert hypothesis["accepted"][0] == 1
+
+
+class Limits(Observer):
+    """Notes by which step each row is ended, and whether by the limit."""
+
+    def begin(self, forced: list[int]) -> None:
+        self.ended: dict[int, bool] = {}
+
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+        for row, finished, limited in zip(result.rows, result.finished, result.limited):
+            assert finished or not limited
+            if finished:
+                self.ended[row] = limited
+
+
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5), k=st.sampled_from([0, 1, 3, 6]))
+def test_a_sentence_is_limited_if_its_last_token_is_where_the_limit_is(
+    lengths: list[int], k: int
+) -> None:
+    """One of exactly as many words, too; with room for one word more it ends by itself."""
+    batch = make_batch(lengths)
+    whole = beam1(VARIED, batch, GenerationLimits(max_len_b=30))
+    longest = max(len(hypothesis["tokens"]) for hypothesis in whole)
+    script = corrupted(whole, 40, 0.2, len(DICTIONARY), 0)
+    for words in range(1, min(longest + 1, 30)):
+        limits = GenerationLimits(max_len_b=words)
+        generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
+        if k:
+            generator = scripted_generator(VARIED, script, k, limits=limits)
+        generator.observers.append(noted := Limits())
+        generator.generate([], batch)
+        expected = [len(hypothesis["tokens"]) > words for hypothesis in whole]
+        assert [noted.ended[row] for row in range(len(lengths))] == expected
 
 
 @examples(40)

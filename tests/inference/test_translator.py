@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 import torch
 from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
+from trained import Trained
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import CheckpointError, InferenceError
-from specdec_plugins.inference import load_translator
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 
@@ -99,3 +102,19 @@ def test_a_translation_tells_tokens_and_score(world: Path) -> None:
         assert " ".join(result.tokens[:-1]) == result.text
         assert result.score == pytest.approx(other.score, abs=1e-4)
     assert stock.statistics.steps == stock.statistics.committed_tokens
+
+
+def test_a_translation_tells_that_it_is_as_long_as_it_may_be(trained: Trained) -> None:
+    """And with room for one word more it is not, unless it would go on."""
+    files = {"path": str(trained.drafter), "ar_path": str(trained.verifier)}
+    wide = Settings(str(trained.data), **files, limits=GenerationLimits(max_len_b=40))
+    plain = list(load_translator(wide).translate(trained.source))
+    words = sorted({len(result.tokens) - 1 for result in plain})
+    assert len(words) > 2
+    for length in (words[0], words[0] + 1, words[1]):
+        for strategy in ("specdec", "AR", "fairseq"):
+            limits = GenerationLimits(max_len_b=length)
+            settings = replace(wide, limits=limits, strategy=strategy, beam=1)
+            for result, whole in zip(load_translator(settings).translate(trained.source), plain):
+                assert result.limited is (len(whole.tokens) > length)
+                assert len(result.tokens) == min(len(whole.tokens), length + 1)

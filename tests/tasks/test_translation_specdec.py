@@ -115,6 +115,28 @@ class TestTraining:
         assert first.keys() == second.keys()
         assert [key for key, tensor in first.items() if not torch.equal(tensor, second[key])] == []
 
+    def test_noise_is_drawn_anew_in_every_update(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a sentence would be masked, glanced at and hidden alike in all epochs."""
+        seen: dict[int, list[tuple[int, ...]]] = {}
+        step = TranslationSpecdecTask.train_step
+
+        def note(task: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
+            done = step(task, sample, *args, **kwargs)
+            noise = zip(sample["id"].tolist(), sample["cuts"].tolist(), sample["seeds"].tolist())
+            for sentence, cuts, seed in noise:
+                seen.setdefault(sentence, []).append((*cuts, seed))
+            return done
+
+        monkeypatch.setattr(TranslationSpecdecTask, "train_step", note)
+        flags = f"{CAUSAL_FLAGS} --blocks-per-sentence 3 --max-epoch 3 --disable-validation"
+        run_train(data, tmp_path, f"{flags} --no-save")
+        assert len(seen) == 60
+        assert all(len(set(noise)) == len(noise) == 3 for noise in seen.values())
+        cuts = [len({item[:-1] for item in noise}) for noise in seen.values()]
+        assert sum(cuts) > 2 * len(cuts)
+
     def test_half_precision(self, data: Path, verifier: Path, tmp_path: Path) -> None:
         """On a CPU fairseq offers float16 in its memory-efficient form only. Under autocast the
         products are bfloat16's, and the parameters stay float32."""

@@ -150,6 +150,20 @@ def test_generate_with_overrides(trained: Trained, flags: str, tmp_path: Path) -
     assert in_order(by_letter(plain)["H"]) != expected
 
 
+@pytest.mark.parametrize("shard", [0, 1])
+def test_generate_in_shards(shard: int, trained: Trained, flags: str, tmp_path: Path) -> None:
+    """``--num-shards`` is left to fairseq, whose versions differ in what they make of it: the
+    sentences, under their numbers, are those that stock fairseq takes."""
+    flags += f" --required-batch-size-multiple 1 --num-shards 2 --shard-id {shard}"
+    stock = flags.replace("translation_specdec", "translation") + " --beam 1"
+    expected = run_generate(f"{stock} --path {trained.verifier}", tmp_path / "stock")
+    found = run_generate(f"{flags} --path {trained.drafter}:{trained.verifier}", tmp_path)
+    ours, theirs = by_letter(found)["H"], by_letter(expected)["H"]
+    assert {name: text for name, (_, text) in ours.items()} == {
+        name: text for name, (_, text) in theirs.items()
+    }
+
+
 @pytest.mark.parametrize("max_tokens", [60, 10_000])
 def test_validate(trained: Trained, max_tokens: int) -> None:
     """``fairseq-validate`` says what training's last validation said, in batches of any size: an

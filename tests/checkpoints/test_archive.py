@@ -112,7 +112,7 @@ class TestDamage:
             claimed = sum(entry.file_size for entry in archive.infolist())
         assert claimed > 150 * checkpoint.stat().st_size
         read: list[Any] = []
-        monkeypatch.setattr(zipfile.ZipFile, "testzip", read.append)
+        monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda archive: read.append(archive))
         assert "damaged" in complaint(checkpoint)
         assert not read, "refused only after all of it was read"
 

@@ -46,6 +46,19 @@ def test_strict_strategies_agree(
     assert len(set(greedy)) > 4
 
 
+def test_nbest(tmp_path: Path, run: RunScript) -> None:
+    """A beam's outputs of a line stand in its line, the best first."""
+    flags = "--strategy fairseq --beam 3 --nbest"
+    outputs = []
+    for count in (1, 3):
+        assert run(*flags.split(), str(count)) == 0
+        outputs.append([line.split("\t") for line in lines_of(tmp_path / "out.txt")])
+    best, all_ = outputs
+    assert len(all_) == len(SENTENCES)
+    assert [line[:1] for line in all_] == best
+    assert {len(set(line)) for line in all_} == {3}
+
+
 def test_unusual_lines(
     run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

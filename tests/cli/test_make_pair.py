@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -236,13 +237,23 @@ def test_killed_at_random_moments(
 
 
 @pytest.mark.slow
-def test_workers_say_the_same_and_a_dry_run_leaves_nothing(
+def test_a_dry_run_says_how_long_it_takes_and_leaves_nothing(
+    verifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make(verifier, tmp_path / "out", "--dry-run", budget="--updates 500") == 0
+    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().out
+    for stage in ("distil 150 lines", "train by 500 updates", "export, measure"):
+        assert re.search(rf"^{stage}: about \d+\.\d minutes here$", said, re.M)
+    assert "decoder_ffn_embed_dim: 32" in said
+
+
+@pytest.mark.slow
+def test_workers_say_the_same(
     made: Path, verifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
-    assert make(verifier, tmp_path / "out", "--dry-run") == 0
-    assert not (tmp_path / "out").exists()
     assert make(verifier, tmp_path / "out", "--workers 2") == 0
     assert products(tmp_path / "out") == products(made)
 

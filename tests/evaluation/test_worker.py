@@ -6,14 +6,17 @@ import resource
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from drafters import save_pair
 from fake_jobs import EchoJob
 from trained import Trained
 
-from specdec_plugins.decoding.controllers.simple import Constant
+from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.translator_system import TranslatorJob
 from specdec_plugins.evaluation.worker import Sentence, SystemProcess
@@ -99,6 +102,29 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
     assert counts == expected.figures["counts"]
     assert counts["committed_tokens"] > counts["steps"]
     assert found.seconds > 0
+
+
+@pytest.mark.parametrize("prefix", [None, "w1 w2"])
+def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: Path) -> None:
+    """Forced tokens take a pass of the verifier, and are not generated."""
+    pair, limits = save_pair(tmp_path), GenerationLimits(max_len_b=9)
+    settings = Settings.of_model(pair, engine="eager", batch=2, target_prefix=prefix, limits=limits)
+    lines = [Line(number, text) for number, text in enumerate(("w3 w4 w5", "w7 w8", "w1"), 1)]
+    batches = [[Sentence(line, [], 0) for line in part] for part in (lines[:2], lines[2:])]
+    for controller in (Constant(), NoDrafts()):
+        job = TranslatorJob(replace(settings, controller=controller), batches)
+        job.load()
+        decoded = job.decode(2, 1)
+        counts, sentences = decoded.figures["counts"], decoded.sentences
+        assert sum(figures.length for figures in sentences) == counts["committed_tokens"]
+        assert len({figures.seconds for figures in sentences}) == 2
+        calls = [figures.calls for figures in sentences]
+        if controller.drafts:
+            assert sum(calls) == counts["verifier_calls"]
+            wasted = counts["verified_tokens"] - counts["accepted_tokens"]
+            assert sum(figures.mismatched for figures in sentences) == wasted
+        else:
+            assert calls == [None] * 3
 
 
 def test_a_process_has_nothing_in_it_that_only_other_tasks_need() -> None:

@@ -91,24 +91,32 @@ class Limits(Observer):
                 self.ended[row] = limited
 
 
-@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5), k=st.sampled_from([0, 1, 3, 6]))
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    seed=st.integers(0, 9),
+    k=st.sampled_from([0, 1, 3, 6]),
+    data=st.data(),
+)
 def test_a_sentence_is_limited_if_its_last_token_is_where_the_limit_is(
-    lengths: list[int], k: int
+    lengths: list[int], seed: int, k: int, data: st.DataObject
 ) -> None:
     """One of exactly as many words, too; with room for one word more it ends by itself."""
-    batch = make_batch(lengths)
+    batch = make_batch(lengths, seed=seed)
     whole = beam1(VARIED, batch, GenerationLimits(max_len_b=30))
-    longest = max(len(hypothesis["tokens"]) for hypothesis in whole)
-    script = corrupted(whole, 40, 0.2, len(DICTIONARY), 0)
-    for words in range(1, min(longest + 1, 30)):
-        limits = GenerationLimits(max_len_b=words)
-        generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
-        if k:
-            generator = scripted_generator(VARIED, script, k, limits=limits)
-        generator.observers.append(noted := Limits())
-        generator.generate([], batch)
-        expected = [len(hypothesis["tokens"]) > words for hypothesis in whole]
-        assert [noted.ended[row] for row in range(len(lengths))] == expected
+    # EOS included: where a sentence ends by itself, and one word before it.
+    ends = {len(hypothesis["tokens"]) for hypothesis in whole}
+    words = data.draw(
+        st.sampled_from(sorted({5, *(n - by for n in ends for by in (0, 1))} - {0, 30, 31}))
+    )
+    limits = GenerationLimits(max_len_b=words)
+    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
+    if k:
+        script = corrupted(whole, 40, 0.2, len(DICTIONARY), seed)
+        generator = scripted_generator(VARIED, script, k, limits=limits)
+    generator.observers.append(noted := Limits())
+    generator.generate([], batch)
+    expected = [len(hypothesis["tokens"]) > words for hypothesis in whole]
+    assert [noted.ended[row] for row in range(len(lengths))] == expected
 
 
 @examples(40)

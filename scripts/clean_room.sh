@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Try what a user installs: a wheel with its default dependencies, outside the clone.
+# Try what a user installs: a wheel with the extras of README's first line, outside the clone.
 #
 #   scripts/clean_room.sh [VERSION ...]     (default: 3.11 3.12)
 #
@@ -32,6 +32,11 @@ corpus() {
 snippet="from specdec_plugins.inference import Settings, load_translator
 assert [*load_translator(Settings.of_model('multi30k.en-de')).translate(['A dog.'])][0].text"
 
+# What README's first line of installation says after the folder: extras, and the index of torch.
+line=$(grep -m 1 '^    pip install' "$root/README.md")
+extras=$(grep -o '\[[a-z0-9,]*\]' <<<"$line")
+read -ra index <<<"${line##*"'"}"
+
 mkdir "$room/source"
 cp -r "$root"/{setup.py,pyproject.toml,README.md,LICENSE,specdec_plugins} "$room/source"
 cp -rL "$root"/checkpoints/{multi30k,wmt}.en-de "$room"
@@ -42,7 +47,8 @@ for version; do
   if ! find_python "$version"; then echo "clean_room: skipped, no Python $version"; continue; fi
   "$python" -m venv "$version"
   PATH=$room/$version/bin:$PATH
-  try pip wheel --no-deps -w wheel ./source && try pip install wheel/*.whl
+  try pip wheel --no-deps -w wheel ./source
+  try pip install "$(echo wheel/*.whl)$extras" "${index[@]}"
   try translate multi30k.en-de && try translate wmt.en-de
   if [ "$version" != "$1" ]; then continue; fi
   try specdec-check multi30k.en-de --lines 4

@@ -138,7 +138,7 @@ class AcceptanceLabeller:
         logits, normalisers = self.scoring.changed(logits, *known)
         self._bans.apply(logits, cut[:, None] + draft.links.depths, None)
         verification = Verification(logits, self.eos, normalisers)
-        counts = draft.accept(self.rule, verification).accepted
+        counts = self.rule.accept(draft, verification).accepted
         accepted = torch.tensor(counts, device=cut.device)
         slots = torch.arange(self.block_size, device=accepted.device)
         chances = (slots < accepted[:, None]).to(draft.confidences.dtype)

@@ -163,7 +163,7 @@ class SpeculativeGenerator:
         verified = draft if lengths is None else draft.cut(lengths)
         verification, states = self._score(batch, verified)
         lap("verify")
-        accepted = verified.accept(self.rule, verification)
+        accepted = self.rule.accept(verified, verification)
         result = self._commit(batch, draft, accepted, verification, states)
         drafting.observe(result)
         lap("other")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.sampling import (
@@ -17,18 +18,25 @@ from specdec_plugins.decoding.acceptance.sampling import (
     tempered,
     truncated,
 )
-from specdec_plugins.decoding.acceptance.verification import Verification
-from specdec_plugins.decoding.kernels import indices
+from specdec_plugins.decoding.acceptance.verification import (
+    Accepted,
+    Drafted,
+    Verification,
+    walk,
+)
+from specdec_plugins.decoding.kernels import indices, on_host, to_device
 from specdec_plugins.decoding.limits import LARGEST, GenerationLimits, penalised
 from specdec_plugins.decoding.options import check_options, option, option_fields
 from specdec_plugins.files.output import JsonObject
 
 
 class AcceptanceRule:
-    """Decides which drafted tokens may be committed, and which token the verifier adds.
+    """Decides which drafted tokens are committed, and which token the verifier adds.
 
     A rule judges every drafted token by itself; :func:`.verification.walk` then follows the good
-    ones. The fields of a subclass are its options.
+    ones. For the draft ``a b c``, of which the verifier would write ``a b d``, :meth:`judge` says
+    ``True True False`` and :meth:`accept` commits ``a b d``. The fields of a subclass are its
+    options.
     """
 
     #: Also part of the file name of an acceptance head for this rule.
@@ -55,6 +63,46 @@ class AcceptanceRule:
     def values(self) -> JsonObject:
         """The values of options that select this rule."""
         return dict(vars(self))
+
+    def accept(self, draft: Drafted, verification: Verification) -> Accepted:
+        """Return what a step commits: accepted tokens, and the verifier's token after them."""
+        tokens = draft.tokens
+        if not tokens.size(1):
+            verifier_tokens = self.verifier_tokens(verification)
+            nothing = [0] * len(verifier_tokens)
+            one_each = [1] * len(verifier_tokens)
+            sources = torch.zeros_like(verifier_tokens)
+            return Accepted(verifier_tokens, sources, one_each, nothing, nothing)
+
+        lengths = None if draft.proposal is None else to_device(draft.drafted, tokens.device)
+        after = draft.links.after.expand_as(tokens)
+        good, verifier_tokens = self.judge(verification, tokens, after, draft.proposal, lengths)
+        verifier_tokens = verifier_tokens.expand(-1, tokens.size(1) + 1)
+        tree = on_host(draft.links.after), on_host(tokens)
+        return walk(tree, good, verifier_tokens, verification.eos, draft.drafted)
+
+    def judge(
+        self,
+        verification: Verification,
+        drafted: Tensor,
+        after: Tensor,
+        proposal: Proposal | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Judge drafted tokens, by tensor code alone.
+
+        Args:
+            drafted: ``(rows, drafted)`` tokens.
+            after: ``(rows, drafted)`` the slot whose scores judge each of them.
+            proposal: the distributions that they were drawn from; None: they were chosen.
+            lengths: with a proposal, ``(rows,)`` the number of each row's tokens; None: all.
+
+        Returns:
+            ``(rows, drafted)`` True for tokens that may be committed, and ``(rows, slots)`` the
+            verifier's token after each slot, or ``(rows, 1)`` after the accepted ones.
+        """
+        verifier_tokens = self.verifier_tokens(verification)
+        return self.agrees(verification, verifier_tokens, drafted, after), verifier_tokens
 
     def verifier_tokens(self, verification: Verification) -> Tensor:
         """Return ``(rows, slots)`` the token that the verifier commits after each slot."""
@@ -173,15 +221,16 @@ class SamplingRule(AcceptanceRule):
         """Return ``(..., candidates)`` probabilities of the drafter's scores to draw drafts by."""
         return self.probabilities(log_probabilities(scores, temperature))
 
-    def judge_drawn(
+    def judge(
         self,
         verification: Verification,
         drafted: Tensor,
-        proposal: Proposal,
+        after: Tensor,
+        proposal: Proposal | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return ``(rows, slots)`` True for drawn tokens that may be committed, and ``(rows, 1)``
-        the verifier's token after them."""
+        if proposal is None:
+            return super().judge(verification, drafted, after)
         p = self.probabilities(verification.log_probabilities)
         accepted, token = speculative_sampling(p, drafted, proposal, lengths)
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token

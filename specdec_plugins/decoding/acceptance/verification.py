@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices, on_host
 
 
@@ -173,6 +174,26 @@ class Links(NamedTuple):
     deepest: int
     #: True if every draft is a chain.
     straight: bool = False
+
+
+class Drafted(Protocol):
+    """A draft, as far as acceptance rules read it."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """``(rows, slots)`` the drafted tokens."""
+
+    @property
+    def links(self) -> Links:
+        """The token that each one comes after."""
+
+    @property
+    def drafted(self) -> list[int]:
+        """The number of each row's tokens, which are the first."""
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """The distributions that tokens were drawn from; None: they were chosen."""
 
 
 class AcceptedPath(NamedTuple):

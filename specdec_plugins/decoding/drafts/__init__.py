@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, SamplingRule, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.verification import Links, chain_links, walk
+from specdec_plugins.decoding.acceptance.verification import Links, chain_links
 from specdec_plugins.decoding.drafts.growth import Trees
-from specdec_plugins.decoding.kernels import Floats, on_host, to_device
+from specdec_plugins.decoding.kernels import Floats, on_host
 
 
 @dataclass(frozen=True)
@@ -70,23 +69,6 @@ class ChainDraft:
         drafted = [min(n + more, count) for n, count in zip(lengths.tolist(), self.drafted)]
         return replace(self, tokens=self.tokens[:, : max(drafted)], drafted=drafted)
 
-    def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
-        """Return what is committed."""
-        if self.proposal is None:
-            best = rule.verifier_tokens(verification)
-            if not self.tokens.size(1):
-                none = [0] * len(best)
-                return Accepted(best, torch.zeros_like(best), [1] * len(best), none, none)
-            after = self.links.after.expand_as(self.tokens)
-            good = rule.agrees(verification, best, self.tokens, after)
-        else:
-            assert isinstance(rule, SamplingRule)
-            lengths = to_device(self.drafted, self.tokens.device)
-            good, last = rule.judge_drawn(verification, self.tokens, self.proposal, lengths)
-            best = last.expand(-1, self.tokens.size(1) + 1)
-        tree = on_host(self.links.after), on_host(self.tokens)
-        return walk(tree, good, best, verification.eos, self.drafted)
-
     def chances(self) -> list[list[float]]:
         """Return the drafter's probability of each token, for a trace."""
         confidences: list[list[float]] = self.confidences.tolist()
@@ -109,6 +91,8 @@ class TreeDraft:
     gains: Floats
     drafted: list[int]
     called: Sequence[int]
+    #: Tokens of trees are chosen.
+    proposal: None = None
 
     @classmethod
     def of(
@@ -123,12 +107,6 @@ class TreeDraft:
     def cut(self, lengths: Tensor) -> TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
-
-    def accept(self, rule: AcceptanceRule, verification: Verification) -> Accepted:
-        best = rule.verifier_tokens(verification)
-        good = rule.agrees(verification, best, self.tokens, self.links.after)
-        tree = on_host(self.links.after), on_host(self.tokens)
-        return walk(tree, good, best, verification.eos, self.drafted)
 
     def chances(self) -> list[list[float]]:
         before = np.take_along_axis(self.gains, on_host(self.links.after), axis=1)

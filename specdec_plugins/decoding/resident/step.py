@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import SamplingRule, Scoring, Verification
+from specdec_plugins.decoding.acceptance import Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.verification import (
     AcceptedPath,
@@ -162,12 +162,8 @@ class ResidentStep:
         self, verification: Verification, drafted: Tensor, proposal: Proposal | None
     ) -> AcceptedPath:
         rule, eos, links = self._models.scoring.rule, verification.eos, self._links
-        if proposal is None:
-            best = rule.verifier_tokens(verification)
-            good = rule.agrees(verification, best, drafted, links.after.expand_as(drafted))
-        else:
-            assert isinstance(rule, SamplingRule)
-            good, best = rule.judge_drawn(verification, drafted, proposal)
+        after = links.after.expand_as(drafted)
+        good, best = rule.judge(verification, drafted, after, proposal)
         if self.tree is None and self.kind.block > 1:
             good[:, 1:].logical_and_(drafted[:, :-1] != eos)
         return walk_by_tensors(links, drafted, (good, best), eos, rule.several)

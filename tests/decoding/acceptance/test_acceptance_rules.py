@@ -61,7 +61,7 @@ def a_rule(beta: int, tau: float) -> AcceptanceRule:
 
 def accept(rule: AcceptanceRule, step: Step) -> list[int]:
     """How many tokens are accepted of every row's draft, all of which is its own."""
-    return chain(step[1]).accept(rule, step[0]).accepted
+    return rule.accept(chain(step[1]), step[0]).accepted
 
 
 def chain(drafted: Tensor, lengths: list[int] | None = None) -> ChainDraft:
@@ -101,7 +101,7 @@ def test_what_is_committed_is_that_of_the_loop(
     rows, slots = drafted.shape
     some = st.lists(st.integers(0, slots), min_size=rows, max_size=rows)
     lengths = data.draw(some)
-    accepted = chain(drafted, lengths).accept(a_rule(beta, tau), verification)
+    accepted = a_rule(beta, tau).accept(chain(drafted, lengths), verification)
     scores = verification.log_probabilities.tolist()
     for row, counts in enumerate(zip(*counts_of(accepted))):
         own, eos = drafted[row, : lengths[row]].tolist(), verification.eos

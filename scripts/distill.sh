@@ -27,6 +27,7 @@ done
 [ $# -ge 6 ] || usage
 verifier=$1 dict=$2 text=$3 out=$4 src=$5 tgt=$6
 shift 6
+refuse_same "$src" "$tgt"
 for file in "$verifier" "$dict"/dict.{"$src","$tgt"}.txt "$text"/{train,valid}.{"$src","$tgt"}; do
   [ -e "$file" ] || [ "$file" = "$text/train.$tgt" ] || die "$file: is missing"
 done
@@ -43,14 +44,14 @@ for split in "${splits[@]}"; do
   command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --segmented --keep-bpe --strategy AR --batch 64 "$@"
     --input-path "$text/$split.$src" ${beam[@]+"${beam[@]}"})
   if [ -n "$workers" ]; then
-    specdec-translate-corpus "${command[@]}" --workers "$workers" --output-path "$out/shards/$split"
+    run specdec-translate-corpus "${command[@]}" --workers "$workers" --output-path "$out/shards/$split"
     rm -f "$made.resume"  # it does not describe what comes now
     cp "$out/shards/$split/$split.$src" "$made"
   else
-    specdec-translate "${command[@]}" --output-path "$made" --resume
+    run specdec-translate "${command[@]}" --output-path "$made" --resume
   fi
   if [ -n "$interpolate" ]; then
-    python3 "$(dirname "$0")/closest.py" "$made" "$text/$split.$tgt" >"$out/bpe/$split.$tgt"
+    run python3 "$(dirname "$0")/closest.py" "$made" "$text/$split.$tgt" >"$out/bpe/$split.$tgt"
   fi
 done
 cp "$text"/{train,valid}."$src" "$out/bpe/"

@@ -18,6 +18,7 @@ set -euo pipefail
 [ $# -ge 4 ] || usage
 raw=$1 out=$2 src=$3 tgt=$4 merges=4000 codes='' srcdict='' tgtdict='' tokenized=''
 shift 4
+refuse_same "$src" "$tgt"
 case ${1:---} in --*) ;; *) merges=$1; shift ;; esac
 workers=$(env -u OMP_NUM_THREADS nproc)
 while [ $# -gt 0 ]; do
@@ -58,7 +59,7 @@ mkdir -p "$out/tok" "$out/bpe"
 # make FILE COMMAND...: write the output of COMMAND to FILE, whole or not at all.
 make() {
   if [ -e "$1" ]; then return; fi
-  "${@:2}" >"$1.part"
+  run "${@:2}" >"$1.part"
   mv "$1.part" "$1"
 }
 tokenize() {

@@ -1,6 +1,11 @@
 # Shared by prepare_data.sh and distill.sh, which make folders of text; they source it.
 die() { echo "${0##*/}: $1" >&2; exit "${2:-1}"; }
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+# What a script makes is named by its languages.
+refuse_same() {
+  [ "$1" != "$2" ] || die "$1: is SRC and TGT, and their files would have the same names; name the target otherwise, \
+${2}_out for instance, also its text and its dictionary (dict.${2}_out.txt)" 2
+}
 refuse_returns() {
   local broken
   if broken=$(LC_ALL=C grep -snHm 1 $'\r.' "$@" | cut -d: -f1,2) && [ -n "$broken" ]; then
@@ -12,10 +17,20 @@ lock_folder() {
   exec {lock}>>"$1/.lock"
   flock -n "$lock" || die "$1: another run is at work there"
 }
+# run COMMAND...: run a command that ends when the script does. It has a process group of its own, so
+# that programs that it starts end, too.
+set -m
+child=''
+run() { "$@" & child=$!; wait "$child"; }
+stop() {
+  if [ -n "$child" ]; then kill -TERM -- "-$child" 2>/dev/null && wait "$child" || true; fi
+  exit "$1"
+}
+trap 'stop 129' HUP; trap 'stop 130' INT; trap 'stop 143' TERM
 # binarise OUT SRC TGT FLAG...: make OUT/bin of the text in OUT/bpe, whole or not at all.
 binarise() {
   rm -rf "$1/bin" "$1/bin.part"
-  fairseq-preprocess --source-lang "$2" --target-lang "$3" --trainpref "$1/bpe/train" \
+  run fairseq-preprocess --source-lang "$2" --target-lang "$3" --trainpref "$1/bpe/train" \
     --validpref "$1/bpe/valid" --workers "$workers" --destdir "$1/bin.part" "${@:4}"
   mv "$1/bin.part" "$1/bin"
 }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import shutil
+import signal
+import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +193,51 @@ def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:
     sides = [lines_of(tmp_path / f"out.{lang}") for lang in ("en", "de")]
     assert [len(side) for side in sides] == [50, 50]
     assert all(symbols(source) == symbols(target) for source, target in zip(*sides))
+
+
+@pytest.mark.parametrize("script", ["distill.sh", "prepare_data.sh"])
+def test_one_language_on_both_sides_is_refused(script: str, tmp_path: Path) -> None:
+    """Its files would have one name: targets would be sources, with status 0."""
+    raw = make_text(tmp_path / "raw")
+    files = [raw, tmp_path / "out"]
+    if script == "distill.sh":
+        files = [raw / "train.en", raw, *files]
+    for pair in (["en", "en"], ["de", "de"], ["en", "en", 30]):
+        status, said = run_shell(SCRIPTS / script, *files, *pair)
+        assert status == 2
+        assert f"dict.{pair[0]}_out.txt" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -> None:
+    """Else a translation goes on with the folder's lock, and the same command is refused."""
+    text = make_text(tmp_path / "text")
+    for lang in ("en", "de"):
+        (text / f"dict.{lang}.txt").write_text("a 1\n")
+    stub = tmp_path / "bin" / "specdec-translate"
+    stub.parent.mkdir()
+    stub.write_text(
+        f"#!/bin/sh\nsleep 60 &\necho $$ $! >{tmp_path}/new\n"
+        f"mv {tmp_path}/new {tmp_path}/ids\nwait\n"
+    )
+    stub.chmod(0o755)
+    command = [SCRIPTS / "distill.sh", text / "train.en", text, text, tmp_path / "out", "en", "de"]
+    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(list(map(str, command)), env=environment) as script:
+        end = time.monotonic() + 60
+        while not (tmp_path / "ids").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        script.send_signal(number)
+        assert script.wait(60) == 128 + number
+    for process in map(int, (tmp_path / "ids").read_text().split()):
+        while Path(f"/proc/{process}").exists():
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            if state == "Z":
+                break
+            assert time.monotonic() < end, "it works on"
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

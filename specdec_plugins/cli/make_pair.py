@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.files.command import Parser, command, positive, put
+from specdec_plugins.files.errors import ConfigError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.flags import (
     add_encoder_flags,
@@ -69,6 +70,12 @@ def job_of(args: argparse.Namespace) -> PairJob:
         options |= {**encoders, "encoder_options": encoder_options(args)}
     settings = settings_of_verifier(args, **options)
     task = build_task(settings).cfg
+    if task.source_lang == task.target_lang:
+        name = f"{task.target_lang}_out"
+        raise ConfigError(
+            f"-s {task.source_lang} -t {task.target_lang}: source and target would have the same "
+            f"files; copy the target's dictionary to dict.{name}.txt, and give -t {name}"
+        )
     return PairJob(
         replace(settings, source_lang=task.source_lang, target_lang=task.target_lang),
         args.sources,

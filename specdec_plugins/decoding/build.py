@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from copy import copy, deepcopy
-from dataclasses import asdict, replace
+from copy import deepcopy
+from dataclasses import asdict
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
@@ -106,7 +106,7 @@ def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, posi
 
     Controllers, statistics and torch's random numbers stay as they were.
     """
-    trial, controller, limits = copy(generator), generator.controller, generator.limits
+    controller = generator.controller
     device = next(generator.model.parameters()).device
     if not controller.real:
         return
@@ -118,8 +118,8 @@ def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, posi
         batches = [(count, length, 1) for length in RECORDED for count in halves]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for count, length, limit in batches:
-            limit = max(min(limit, positions), limits.min_len)
-            trial.limits = replace(limits, max_len_a=0, max_len_b=limit)
+            limit = max(min(limit, positions), generator.limits.min_len)
+            trial = generator.limited_to(limit)
             batch = made_up(source, count, min(length, positions), device)
             trial.decode(batch, deepcopy(controller), DecodingStatistics())
     wait_for(device)

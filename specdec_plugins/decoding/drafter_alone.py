@@ -49,15 +49,20 @@ class DrafterAlone:
             drafter.attach_verifier(verifier)
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.drafter, self.block_size = drafter, drafter.slots(block_size)
-        self.limits = limits or GenerationLimits()
+        self._limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
-        self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
+        self._bans = TokenBans(self._limits, self.pad, tgt_dict.unk(), self.eos)
         self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
         self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         if drafter.reads_verifier:
             models = drafter.verifier, self.pad, self.engines.verifier
             self._verifier = CachedVerifier(*models, drafter.feature_layers)
         self._drafter = CachedDrafter(drafter, self.engines.drafter)
+
+    @property
+    def limits(self) -> GenerationLimits:
+        """The limits that it was built with; others need another generator."""
+        return self._limits
 
     @torch.inference_mode()
     def generate(
@@ -70,7 +75,7 @@ class DrafterAlone:
         """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         precision = next(self.drafter.parameters()).dtype
-        results = Results(self.limits, self.statistics, self.observers, precision)
+        results = Results(self._limits, self.statistics, self.observers, precision)
         with self.engines.running():
             batch = self._start(net_input)
             models = (self._drafter, self._verifier)
@@ -80,7 +85,7 @@ class DrafterAlone:
     def _start(self, net_input: NetInput) -> Batch:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
-        limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
+        limits = self._limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
         lap = self.statistics.stopwatch(batch.device)
         if self._verifier is not None:
@@ -122,7 +127,7 @@ class DrafterAlone:
         positions = lengths[:, None] + indices(slots, batch.device)
         self._bans.apply(logits, positions, limits, batch.free_positions)
         best = logits.argmax(-1)
-        if not self.limits.unkpen:
+        if not self._limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
             allowed = logits.gather(-1, tokens[..., None])[..., 0] > -math.inf
             best = torch.where(allowed, tokens, best)

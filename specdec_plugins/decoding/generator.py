@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -63,7 +65,7 @@ class SpeculativeGenerator:
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        self.limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
+        self._limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:
@@ -87,6 +89,17 @@ class SpeculativeGenerator:
         if isinstance(engine, CudaGraphsEngine):
             models = self._verifier, self._drafter, self._scoring, self._bans
             self._resident = ResidentLoop(*models, engine)
+
+    @property
+    def limits(self) -> GenerationLimits:
+        """The limits that it was built with; others need another generator."""
+        return self._limits
+
+    def limited_to(self, length: int) -> SpeculativeGenerator:
+        """Return a copy whose outputs have at most ``length`` tokens before EOS."""
+        limited = copy(self)
+        limited._limits = replace(self._limits, max_len_a=0.0, max_len_b=length)
+        return limited
 
     def generate(
         self,

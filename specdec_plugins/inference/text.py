@@ -22,7 +22,7 @@ from fairseq.tokenizer import tokenize_line
 from omegaconf import MISSING
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import one_line, warn_once
+from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
@@ -71,7 +71,6 @@ class TextCodec:
         self.source, self.target, self.tokens = source, target, tokens
         self.longest = longest - tokens.before_source
         self.segmenters = segmenters
-        self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
         """Return ``(tokens,)`` ids with EOS and the language; None for a line without words."""
@@ -80,18 +79,22 @@ class TextCodec:
         words = ids[:-1]
         if len(words) == 0:
             return None
-        if not self._warned and bool((words == self.source.unk()).any()):
-            self._warned, index = True, self.source.index
-            symbols = tokenize_line(self.segment(line.text))
-            unknown = next(symbol for symbol in symbols if index(symbol) == self.source.unk())
-            fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
-            remedy = "; if the text is not segmented yet, give --tokenizer and --bpe as in training"
-            warn_once(fault + remedy * (not self.segmenters.cut))
         if len(ids) > self.longest:
             fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
             logger.warning(fault, line.number, len(words), self.longest - 1)
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
         return self.tokens.of_source(ids)
+
+    def unknown_word(self, line: Line) -> str:
+        """Return a warning that names a line's first word that the dictionary lacks."""
+        unk = self.source.unk()
+        words = tokenize_line(self.segment(line.text))
+        unknown = next((word for word in words if self.source.index(word) == unk), "a word")
+        fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
+        if self.segmenters.cut:
+            return fault
+        remedy = "if the text is not segmented yet, give --tokenizer and --bpe as in training"
+        return f"{fault}; {remedy}"
 
     def _ids(self, dictionary: Dictionary, text: str) -> Tensor:
         """Return ``(tokens,)`` ids of a text, EOS included."""

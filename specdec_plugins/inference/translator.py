@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,8 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_page import SentenceTrace
 
+logger = logging.getLogger(__name__)
+
 #: Decodes batches, by fairseq's generator contract, and counts.
 Generator = SpeculativeGenerator | DrafterAlone | BatchGenerator
 NOTHING = torch.empty(0, dtype=torch.long)
@@ -51,6 +54,8 @@ class Translation:
     forced: int = 0
     #: True if it is as long as the limit lets it be.
     limited: bool = False
+    #: True if the model read or wrote the unknown symbol: a dictionary lacks a word.
+    unknown: bool = False
     #: The record of its steps, where the settings ask for it.
     trace: SentenceTrace | None = None
     #: Drafted tokens that each step verified; empty where ``accepted`` is.
@@ -145,11 +150,16 @@ class Translator:
     def _translate(
         self, source: Iterator[Line], window: int, seed: int | None
     ) -> Iterator[Translation]:
+        warned = False
         while lines := list(islice(source, window)):
             items: list[_Item] = []
             try:
                 for line in lines:
-                    items.append(self._encode(line))
+                    item = self._encode(line)
+                    items.append(item)
+                    if not warned and self._reads_unknown(item):
+                        warned = True
+                        logger.warning("%s", self.codec.unknown_word(line))
             except InferenceError:
                 yield from self._translate_window(items, seed)
                 raise
@@ -170,6 +180,9 @@ class Translator:
         longest = self.settings.limits.max_length(len(ids), self.generator.positions)
         draft = self.codec.encode_draft(line.draft or "", longest + 1)
         return _Item(line, None, ids, prefix, draft)
+
+    def _reads_unknown(self, item: _Item) -> bool:
+        return bool((item.source == self.codec.source.unk()).any())
 
     def _translate_window(self, items: list[_Item], seed: int | None) -> Iterator[Translation]:
         """Yield the translations of encoded lines, in order."""
@@ -233,5 +246,15 @@ class Translator:
         score = float(best["score"]) if "score" in best else None
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
         accepted, limited = best.get("accepted", []), len(tokens) > limit
-        verified = best.get("verified", [])
-        return Translation(text, tokens, score, accepted, forced, limited, trace, verified)
+        unknown = self._reads_unknown(item) or self.codec.target.unk() in best["tokens"]
+        return Translation(
+            text,
+            tokens,
+            score,
+            accepted,
+            forced,
+            limited,
+            unknown,
+            trace,
+            verified=best.get("verified", []),
+        )

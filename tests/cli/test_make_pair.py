@@ -21,7 +21,7 @@ from trained import made_once
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
 from specdec_plugins.evaluation import tuning
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import Settings, load_translator, tuned_modes
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair import training
 from specdec_plugins.jobs.make_pair.training import FIRST
@@ -55,7 +55,8 @@ def made(verifier: Path, session_folder: Path) -> Path:
     def make_one(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(folder))
-            for name, value in (("TREES", (4,)), ("MIN_LINES", 1), ("BATCHES", 1)):
+            patch.setattr(tuned_modes, "TREES", (4,))
+            for name, value in (("MIN_LINES", 1), ("BATCHES", 1)):
                 patch.setattr(tuning, name, value)
             assert make(verifier, folder / "out") == 0
 
@@ -213,6 +214,37 @@ def test_bad_input_comes_before_work(
         folder = tmp_path / out.format()
         assert make(verifier, folder, flags.format(tmp_path), sources) == 1
     assert named.format(tmp_path) in capsys.readouterr().err
+
+
+def test_source_and_target_of_one_name_are_refused(
+    verifier: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """Files are named by languages: it would learn its sources."""
+    assert make(verifier, tmp_path / "out", "-t en", budget="--updates 2") == 2
+    assert "copy the target's dictionary to dict.en_out.txt" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_source_and_target_of_one_language(
+    verifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Correction and simplification, as the refusal says: it learns the verifier's output."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuned_modes, "TREES", (4,))
+    for name in ("MIN_LINES", "BATCHES"):
+        monkeypatch.setattr(tuning, name, 1)
+    shutil.copy(verifier.with_name("dict.en.txt"), tmp_path)
+    flags, out = f"--dictionaries {tmp_path}", tmp_path / "out"
+    shutil.copy(verifier.with_name("dict.de.txt"), tmp_path / "dict.en_out.txt")
+    assert make(verifier, out, f"{flags} -t en_out", budget="--updates 2") == 0
+    text = out / "work/text"
+    learnt = (text / "train.en_out").read_text("utf-8")
+    assert learnt != (text / "train.en").read_text("utf-8")
+    assert set(learnt.splitlines()) <= set((out / "work/outputs.en_out").read_text().splitlines())
+    sources = verifier.with_name("sources.en")
+    outputs = [translations(out / "pair", sources, strategy) for strategy in ("specdec", "fairseq")]
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.slow

@@ -94,13 +94,9 @@ def codec(tmp_path: Path) -> TextCodec:
     return TextCodec(dictionary, dictionary, 8, Segmenters([encoders.build_bpe(options)]))
 
 
-def test_the_first_unknown_symbol_is_named_once(
-    codec: TextCodec, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number, text in enumerate(["abc", "abc \u2603", "\u2604"], 1):
-        codec.encode(Line(number, text))
-    (record,) = caplog.records
-    assert record.message == "line 2: the dictionary lacks \u2603, so the model reads <unk>"
+def test_the_first_unknown_symbol_is_named(codec: TextCodec) -> None:
+    told = codec.unknown_word(Line(2, "abc \u2603 \u2604"))
+    assert told == "line 2: the dictionary lacks \u2603, so the model reads <unk>"
 
 
 def read_by_fairseq(codec: TextCodec, path: Path) -> list[list[int]]:

@@ -118,3 +118,37 @@ def test_a_translation_tells_that_it_is_as_long_as_it_may_be(trained: Trained) -
             for result, whole in zip(load_translator(settings).translate(trained.source), plain):
                 assert result.limited is (len(whole.tokens) > length)
                 assert len(result.tokens) == min(len(whole.tokens), length + 1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "AR", "batch": 3}, {"strategy": "fairseq"}])
+def test_every_translation_says_whether_words_are_unknown(
+    settings: dict[str, Any], world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A service sees it for each text, and its log names the first of each text, not of the
+    process."""
+    translator = load_translator(make_settings(world, engine="eager", **settings))
+    for _ in range(2):
+        caplog.clear()
+        found = list(translator.translate(["w3 w4", "w1 never heard", "", "unheard"]))
+        reads = [translation.unknown for translation in found]
+        assert reads[1:] == [True, False, True]
+        assert reads[0] == ("<unk>" in found[0].tokens)
+        warned = [record.message for record in caplog.records if "lacks" in record.message]
+        assert [message[:33] for message in warned] == ["line 2: the dictionary lacks neve"]
+    if not settings:
+        with torch.no_grad():
+            weight = translator.verifier.decoder.output_projection.weight
+            weight[translator.codec.target.unk()] = 9 * weight.abs().amax(0)
+        found = list(translator.translate(SENTENCES))
+        assert any(translation.unknown for translation in found)
+        assert all(item.unknown == ("<unk>" in item.tokens) for item in found)
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "AR", "drafter"])
+def test_limits_of_a_generator_cannot_be_set(strategy: str, world: Path) -> None:
+    """They would be honoured in part only."""
+    translator = load_translator(make_settings(world, engine="eager", strategy=strategy))
+    generator: Any = translator.generator
+    assert generator.limits == translator.settings.limits
+    with pytest.raises(AttributeError):
+        generator.limits = GenerationLimits(max_len_b=2)

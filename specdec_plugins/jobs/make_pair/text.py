@@ -60,9 +60,11 @@ def segment(job: PairJob, done: Done) -> JsonObject:
         write_whole(path, (f"{text}\n".encode() for text in lines))
 
     def segmented() -> Iterator[bytes]:
-        held_out = set(drawn)
-        others = (text for text in worded_lines(job.sources) if text not in held_out)
-        for tokens in (_tokens(codec, text) for text in chain(valid, others)):
+        # As tokens: lines may differ in their blanks alone.
+        held_out = {tuple(_tokens(codec, text)) for text in valid}
+        rest = (_tokens(codec, text) for text in worded_lines(job.sources))
+        others = (tokens for tokens in rest if tuple(tokens) not in held_out)
+        for tokens in chain((_tokens(codec, text) for text in valid), others):
             facts["too_long"] += not tokens
             facts["lines"] += bool(tokens)
             facts["tokens"] += len(tokens)

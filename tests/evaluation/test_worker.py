@@ -15,7 +15,7 @@ from drafters import save_pair
 from fake_jobs import EchoJob
 from trained import Trained
 
-from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts
+from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.translator_system import TranslatorJob
@@ -111,7 +111,8 @@ def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: P
     settings = Settings.of_model(pair, engine="eager", batch=2, target_prefix=prefix, limits=limits)
     lines = [Line(number, text) for number, text in enumerate(("w3 w4 w5", "w7 w8", "w1"), 1)]
     batches = [[Sentence(line, [], 0) for line in part] for part in (lines[:2], lines[2:])]
-    for controller in (Constant(), NoDrafts()):
+    cutting = Confidence(confidence_threshold=1.0, min_draft=1)
+    for controller in (Constant(), cutting, NoDrafts()):
         job = TranslatorJob(replace(settings, controller=controller), batches)
         job.load()
         decoded = job.decode(2, 1)
@@ -121,6 +122,7 @@ def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: P
         calls = [figures.calls for figures in sentences]
         if controller.drafts:
             assert sum(calls) == counts["verifier_calls"]
+            assert (counts["verified_tokens"] < counts["drafted_tokens"]) is (controller is cutting)
             wasted = counts["verified_tokens"] - counts["accepted_tokens"]
             assert sum(figures.mismatched for figures in sentences) == wasted
         else:

@@ -10,7 +10,8 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from specdec_plugins.engines.cuda_graphs import Buckets, CudaGraphsEngine, Replay
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
+from specdec_plugins.engines.engine import Buckets, Replay
 
 SMALL = Buckets(width=16, source=8)
 """Sizes that tiny sentences grow out of."""

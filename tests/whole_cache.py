@@ -14,6 +14,7 @@ class WholeCacheEngine(EagerEngine):
     more."""
 
     whole_cache = True
+    max_drafted_rows = 1
 
     def prepare(self, step: Step) -> Run:
         late: list[Any] = []

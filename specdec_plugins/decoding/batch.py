@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import sub
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
+from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import BEGINS, FREE, STOPS, read_prefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
@@ -23,6 +20,11 @@ from specdec_plugins.models.rows import keep_rows
 
 class Rows:
     """The unfinished rows of a batch, on the host."""
+
+    #: The lists that have a value for each row.
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("rows", "max_lengths", "stops", "tokens", "scores", "lengths", "last"),
+    )
 
     def __init__(self, max_lengths: list[int], eos: int) -> None:
         """``max_lengths``: the largest number of tokens of each row before EOS."""
@@ -65,7 +67,11 @@ class Rows:
         self.last = [tokens[-1] if tokens else last for tokens, last in zip(self.tokens, self.last)]
         ends = zip(self.last, self.lengths, self.stops)
         return StepResult(
-            **{**vars(accepted), "accepted": counts},
+            tokens=accepted.tokens,
+            sources=accepted.sources,
+            committed=accepted.committed,
+            accepted=counts,
+            verified=accepted.verified,
             rows=self.rows,
             drafted=drafted,
             called=called,
@@ -77,89 +83,15 @@ class Rows:
 
     def keep(self, rows: list[int]) -> None:
         """Go on with ``rows`` only, in this order."""
-        for name, values in vars(self).items():
-            if isinstance(values, list):
-                setattr(self, name, [values[i] for i in rows])
-
-
-class Results:
-    """Makes the hypotheses of a batch, step by step."""
-
-    def __init__(
-        self,
-        limits: GenerationLimits,
-        statistics: DecodingStatistics,
-        observers: Sequence[Observer],
-        precision: torch.dtype,
-    ) -> None:
-        """Start the clock; scores have the models' ``precision``, at least float32."""
-        self._limits, self._statistics = limits, statistics
-        self._observers = (statistics, *observers)
-        self._precision = torch.promote_types(precision, torch.float32)
-        self._start = time.perf_counter()
-
-    def decode(
-        self,
-        batch: Rows,
-        forced: list[int],
-        step: Callable[[], tuple[StepResult, Judgement | None]],
-    ) -> list[list[Hypothesis]]:
-        """Make steps until all rows have ended; return their hypotheses.
-
-        Args:
-            forced: the number of forced tokens of each row, which are committed.
-            step: commits tokens of all rows.
-        """
-        hypotheses: list[list[Hypothesis]] = [[] for _ in forced]
-        accepted: list[list[int]] = [[] for _ in forced]
-        verified: list[list[int]] = [[] for _ in forced]
-        parts = [[count] * (count > 0) for count in forced]
-        for observer in self._observers:
-            observer.begin(forced)
-        while batch.rows:
-            result, judgement = step()
-            for observer in self._observers:
-                observer.step(result, judgement)
-            for i, row in enumerate(result.rows):
-                accepted[row].append(result.accepted[i])
-                verified[row].append(result.verified[i])
-                parts[row].append(result.committed[i])
-                if result.finished[i]:
-                    hypothesis = self._hypothesis(batch.tokens[i], batch.scores[i], parts[row])
-                    hypothesis |= {"accepted": accepted[row], "steps": len(accepted[row])}
-                    hypothesis["verified"] = verified[row]
-                    hypotheses[row] = [{**hypothesis, "forced": forced[row]}]
-            if any(result.finished):
-                batch.keep(result.kept)
-        for observer in self._observers:
-            observer.end(hypotheses)
-        self._statistics.total_seconds += time.perf_counter() - self._start
-        return hypotheses
-
-    def _hypothesis(self, words: list[int], logs: list[float], parts: list[int]) -> Hypothesis:
-        """Return a row's hypothesis of its tokens and their log-probabilities."""
-        self._statistics.sentences += 1
-        self._statistics.latencies.append(time.perf_counter() - self._start)
-        # As ordinary tensors: fairseq's commands change scores in place.
-        with torch.inference_mode(False):
-            tokens, scores = torch.tensor(words), torch.tensor(logs, dtype=self._precision)
-            score = scores.sum()
-            if self._limits.normalize_scores:
-                # As a tensor, whose powers may be infinite.
-                length = torch.tensor(len(tokens), dtype=torch.float64)
-                score = score / float(length**self._limits.lenpen)
-            return {
-                "tokens": tokens,
-                "score": score,
-                "positional_scores": scores,
-                "attention": torch.empty(0),
-                "alignment": torch.empty(0),
-                "history": [{"tokens": part} for part in torch.split(tokens, parts)],
-            }
+        for name in self.COLUMNS:
+            values = getattr(self, name)
+            setattr(self, name, [values[i] for i in rows])
 
 
 class Batch(Rows):
-    """The rows of :class:`SpeculativeGenerator`'s loop, with data on the models' device."""
+    """The rows of the loop, with data on the models' device."""
+
+    COLUMNS = (*Rows.COLUMNS, "forced", "free_from", "uncached", "draft_lengths")
 
     def __init__(
         self,
@@ -194,8 +126,6 @@ class Batch(Rows):
         self.uncached = [0] * len(self.rows)
         #: Draft lengths of the next step.
         self.draft_lengths = [0] * len(self.rows)
-        #: Called to go on with some rows, none of which has more tokens than the second value.
-        self.keepers: tuple[Callable[[list[int], int], None], ...] = ()
         self._on_device: Tensor | None = None
 
     @property
@@ -243,8 +173,6 @@ class Batch(Rows):
         if self.features is not None:
             self.features = keep_rows(self.features, rows)
         self._on_device = None
-        for keep in self.keepers if rows else ():
-            keep(rows, max(self.lengths))
 
 
 @dataclass(frozen=True)

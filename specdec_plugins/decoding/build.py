@@ -12,12 +12,13 @@ import torch
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
+from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.host.fairseq_types import Sample
@@ -52,11 +53,11 @@ def recommended(
     if default and options["redraft_below"] == Tree.redraft_below and not drafter.decoder.causal:
         # The published drafter, with whole blocks as published.
         return Constant()
-    if default and isinstance(engine, CudaGraphsEngine):
+    if default and engine.recorder is not None:
         options["tree_nodes"] = GPU_NODES
     on_cpu = next(drafter.parameters()).device.type == "cpu"
     if controller.max_rows is None and rule.lossless and on_cpu:
-        options["max_rows"] = 1 if engine.whole_cache else 2
+        options["max_rows"] = engine.max_drafted_rows
     logger.info("--controller auto: %s", Tree(**options))
     return Tree(**options)
 
@@ -74,11 +75,11 @@ class Choices(TypedDict, total=False):
 
 def build_generator(
     verifier: TransformerModelBase,
-    drafter: Drafter | None,
+    drafts: Drafter | DraftSource | None,
     tgt_dict: Dictionary,
     **choices: Unpack[Choices],
 ) -> SpeculativeGenerator:
-    """Return a generator; without a drafter, of plain AR.
+    """Return a generator; without drafts, of plain AR.
 
     Defaults are the drafter's block size, strict acceptance of whole blocks, and PyTorch.
 
@@ -86,18 +87,23 @@ def build_generator(
         ValueError: a block size or a controller that does not fit the drafter.
         EngineError: a verifier that cannot be run exactly.
     """
-    rule = choices.get("rule") or StrictRule()
+    search = Search(
+        choices.get("rule") or StrictRule(), choices.get("limits") or GenerationLimits()
+    )
     controller = choices.get("controller") or Constant()
     engines = choices.get("engines") or Engines.both(EagerEngine())
-    drafts = None
-    if drafter is not None and controller.drafts:
-        block_size = drafter.slots(choices.get("block_size"))
-        controller = recommended(controller, drafter, rule, engines.verifier)
-        drafter.attach_verifier(verifier)
-        ready = controller.ready(block_size, choices.get("head"))
-        drafts = CachedDrafter(drafter, engines.drafter), ready
-    limits = choices.get("limits")
-    return SpeculativeGenerator(verifier, drafts, tgt_dict, rule, limits, engines.verifier)
+    if drafts is None or not controller.drafts:
+        return SpeculativeGenerator(verifier, None, tgt_dict, search, engines.verifier)
+    block_size = drafts.slots(choices.get("block_size"))
+    source: CachedDrafter | DraftSource
+    if isinstance(drafts, DraftSource):
+        source = drafts
+    else:
+        controller = recommended(controller, drafts, search.rule, engines.verifier)
+        drafts.attach_verifier(verifier)
+        source = CachedDrafter(drafts, engines.drafter)
+    ready = controller.ready(block_size, choices.get("head"))
+    return SpeculativeGenerator(verifier, (source, ready), tgt_dict, search, engines.verifier)
 
 
 def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.batch import Batch, Results, prefixes_of
+from specdec_plugins.decoding.batch import Batch, prefixes_of
 from specdec_plugins.decoding.drafts import ChainDraft
+from specdec_plugins.decoding.hypotheses import Hypotheses
 from specdec_plugins.decoding.kernels import indices, to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
-from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.statistics import Clock, DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -75,24 +77,22 @@ class DrafterAlone:
         """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         precision = next(self.drafter.parameters()).dtype
-        results = Results(self._limits, self.statistics, self.observers, precision)
+        hypotheses = Hypotheses(self._limits, self.statistics, self.observers, precision)
         with self.engines.running():
-            batch = self._start(net_input)
-            models = (self._drafter, self._verifier)
-            batch.keepers = tuple(model.keep for model in models if model is not None)
-            return results.decode(batch, batch.forced, lambda: (self._step(batch), None))
+            clock = self.statistics.clock(net_input["src_tokens"].device)
+            batch = self._start(net_input, clock)
+            return hypotheses.of(batch, batch.forced, self._steps(batch, clock))
 
-    def _start(self, net_input: NetInput) -> Batch:
+    def _start(self, net_input: NetInput, clock: Clock) -> Batch:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
         limits = self._limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
         batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
-        lap = self.statistics.stopwatch(batch.device)
-        if self._verifier is not None:
-            batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-            self._verifier.begin(batch.encoder_out, batch.capacity)
-        self._drafter.start(net_input, batch.encoder_out, batch.capacity)
-        lap("encode")
+        with clock.phase("encode"):
+            if self._verifier is not None:
+                batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+                self._verifier.begin(batch.encoder_out, batch.capacity)
+            self._drafter.start(net_input, batch.encoder_out, batch.capacity)
         if any(batch.forced):
             forced = batch.forced_tokens()
             result = self._commit(batch, forced, torch.zeros(forced.tokens.shape))
@@ -100,11 +100,21 @@ class DrafterAlone:
         batch.draft_lengths = [self.block_size] * len(batch.rows)
         return batch
 
-    def _step(self, batch: Batch) -> StepResult:
+    def _steps(self, batch: Batch, clock: Clock) -> Iterator[tuple[StepResult, None]]:
+        """Yield what each step commits, until all rows have ended."""
+        while batch.rows:
+            result = self._step(batch, clock)
+            yield result, None
+            if any(result.finished):
+                batch.keep(result.kept)
+                for model in (self._drafter, self._verifier):
+                    if batch.rows and model is not None:
+                        model.keep(result.kept, max(batch.lengths))
+
+    def _step(self, batch: Batch, clock: Clock) -> StepResult:
         """Draft a block, and commit it up to EOS."""
-        lap = self.statistics.stopwatch(batch.device)
-        tokens, scores = self._draft(batch)
-        lap("draft")
+        with clock.phase("draft"):
+            tokens, scores = self._draft(batch)
         rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
         accepted = Accepted(tokens, sources, counts, counts, [0] * len(rows))

@@ -22,6 +22,9 @@ from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.lattice import SlotScores
 
+#: The block size of texts: the largest number of tokens that a step drafts.
+LONGEST = 64
+
 
 class Drafting:
     """Makes the drafts of a batch, for which it is constructed; this null object drafts nothing.
@@ -49,6 +52,12 @@ class DraftSource:
     drafting: Callable[[Batch, bool], Drafting]
     #: Runs the model that proposes them, if one does.
     engine: Engine | None = None
+    #: The most tokens of a draft, if nobody says.
+    block_size: int = LONGEST
+
+    def slots(self, block_size: int | None) -> int:
+        """Return the most tokens of a draft."""
+        return block_size or self.block_size
 
 
 class ChainDrafting(Drafting):

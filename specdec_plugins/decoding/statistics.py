@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +22,25 @@ COUNTS = (
 RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
 
 
-Lap = Callable[[str], None]
+class Clock:
+    """Counts the seconds of phases, on a CPU: a GPU's host does not wait for the end of one."""
+
+    def __init__(self, seconds: dict[str, float], device: torch.device) -> None:
+        """``seconds``: of each phase, to add to."""
+        self._seconds, self._runs = seconds, device.type != "cuda"
+        self._phase, self._begin = "", 0.0
+
+    def phase(self, name: str) -> Clock:
+        """Return the context of one of :data:`PHASES`; phases do not overlap."""
+        self._phase = name
+        return self
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        if self._runs:
+            self._seconds[self._phase] += time.perf_counter() - self._begin
 
 
 @dataclass
@@ -57,18 +74,9 @@ class DecodingStatistics(Observer):
     total_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    def stopwatch(self, device: torch.device) -> Lap:
-        """Return a function that counts the seconds since its last call as a phase's, if it is a
-        CPU's: a GPU's host does not wait for the end of a phase."""
-        seconds, before = self.phase_seconds, time.perf_counter()
-
-        def lap(phase: str) -> None:
-            nonlocal before
-            now = time.perf_counter()
-            seconds[phase] += now - before
-            before = now
-
-        return (lambda phase: None) if device.type == "cuda" else lap
+    def clock(self, device: torch.device) -> Clock:
+        """Return a clock of the phases of decoding on a device."""
+        return Clock(self.phase_seconds, device)
 
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.drafting import Drafting
+from specdec_plugins.decoding.drafting import LONGEST, Drafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import to_device
@@ -25,8 +25,6 @@ from specdec_plugins.decoding.target_prefix import FORCED, FREE, STOPS
 
 #: Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad.
 DRAFTS = "draft_tokens"
-#: The block size of texts: the largest number of tokens that a step drafts.
-LONGEST = 64
 #: Numbers of last committed tokens to look for in a text, in this order.
 MATCHES = (3, 2, 1)
 #: Tokens that a copy may write for each committed one, however often it was wrong.

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Buckets, Replay
 
 logger = logging.getLogger(__name__)
-
-#: A function of tensors that never move, or its recording.
-Replay = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """The sizes of recordings, each twice the size before."""
-
-    #: Positions of the smallest cache.
-    width: int = 128
-    #: Tokens of the shortest source.
-    source: int = 32
-
-    def rows(self, rows: int) -> int:
-        """Return the rows of a batch."""
-        return 1 << (rows - 1).bit_length()
-
-    def positions(self, count: int) -> int:
-        """Return the positions of a cache that needs ``count``."""
-        return _doubled(self.width, count)
-
-    def sources(self, tokens: int) -> int:
-        """Return the number of source tokens."""
-        return _doubled(self.source, tokens)
-
-
-def _doubled(size: int, min_: int) -> int:
-    while size < min_:
-        size *= 2
-    return size
 
 
 class CudaGraphsEngine(EagerEngine):
@@ -74,6 +43,10 @@ class CudaGraphsEngine(EagerEngine):
         self._aside: Any = None
         #: The engines that ran the steps so far.
         self._runners: set[str] = set()
+
+    @property
+    def recorder(self) -> CudaGraphsEngine:
+        return self
 
     def _run_by(self, runner: str) -> None:
         self._runners.add(runner)

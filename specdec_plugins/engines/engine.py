@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,9 +11,53 @@ import torch
 
 from specdec_plugins.engines.step import Run, Step
 
+#: A function of tensors that never move, or its recording.
+Replay = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The sizes of recordings, each twice the size before."""
+
+    #: Positions of the smallest cache.
+    width: int = 128
+    #: Tokens of the shortest source.
+    source: int = 32
+
+    def rows(self, rows: int) -> int:
+        """Return the rows of a batch."""
+        return 1 << (rows - 1).bit_length()
+
+    def positions(self, count: int) -> int:
+        """Return the positions of a cache that needs ``count``."""
+        return _doubled(self.width, count)
+
+    def sources(self, tokens: int) -> int:
+        """Return the number of source tokens."""
+        return _doubled(self.source, tokens)
+
+
+def _doubled(size: int, min_: int) -> int:
+    while size < min_:
+        size *= 2
+    return size
+
+
+class Recorder(Protocol):
+    """Records whole steps, to be replayed."""
+
+    #: The sizes for which it records.
+    buckets: Buckets
+
+    def record(self, part: Replay, device: torch.device) -> Replay:
+        """Run ``part``, and return its recording."""
+
+    def fall_back(self, reason: str) -> None:
+        """Note that steps of a batch are not recorded."""
+
 
 class Engine(Protocol):
-    """Runs pure steps fast."""
+    """Runs pure steps fast, and says what it can do."""
 
     #: The type of the models whose steps it runs.
     dtype: torch.dtype
@@ -35,6 +79,21 @@ class Engine(Protocol):
         """True if a cached step gets the whole cache, the indices of new tokens and always a mask,
         and inputs may be the same tensors filled anew; else it gets the cached positions with room
         behind them."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Records whole steps; None: this engine cannot."""
+
+    @property
+    def max_drafted_rows(self) -> int:
+        """The rows of the largest batch on a CPU for which a drafter's drafts pay."""
+
+    @property
+    def stores_weights(self) -> bool:
+        """True if it runs all steps by weights of its own, so that the models' may go."""
+
+    def release(self) -> None:
+        """Free the weights of the models whose steps it has prepared."""
 
     def prepare(self, step: Step) -> Run:
         """Return the function to call in place of a step, which cannot run by itself any more."""

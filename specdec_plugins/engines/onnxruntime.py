@@ -36,6 +36,8 @@ class OnnxRuntimeEngine:
 
     dtype = torch.float32
     whole_cache = True
+    recorder = None
+    max_drafted_rows = 1
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """``precision``: float32 or int8."""
@@ -65,6 +67,10 @@ class OnnxRuntimeEngine:
         """The precision of the arithmetic, that of exported steps first."""
         used = [self._precision] * (self._runners != {EAGER})
         return " and ".join(dict.fromkeys([*used, *["float32"] * (EAGER in self._runners)]))
+
+    @property
+    def stores_weights(self) -> bool:
+        return not self.fallbacks
 
     @contextmanager
     def running(self) -> Iterator[None]:

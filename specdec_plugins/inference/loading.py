@@ -17,18 +17,16 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring, StrictRule
-from specdec_plugins.decoding.build import recommended, warm_up
+from specdec_plugins.decoding.build import build_generator, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
-from specdec_plugins.decoding.drafting import DraftSource
+from specdec_plugins.decoding.drafting import LONGEST, DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.text_drafting import LONGEST, CopyDrafting, Credit, TextDrafting
+from specdec_plugins.decoding.text_drafting import CopyDrafting, Credit, TextDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
     CTranslate2Generator,
@@ -111,11 +109,10 @@ def _load(settings: Settings) -> Translator:
 
 
 def _release(engines: Engines) -> None:
-    """Free the models' weights where ONNX Runtime, which has its own, runs all steps."""
-    both = [engines.verifier, engines.drafter]
-    compiled = [x for x in both if isinstance(x, OnnxRuntimeEngine) and not x.fallbacks]
-    if compiled == both:
-        for engine in compiled:
+    """Free the models' weights where engines, which have their own, run all steps."""
+    both = (engines.verifier, engines.drafter)
+    if all(engine.stores_weights for engine in both):
+        for engine in both:
             engine.release()
         give_back()
 
@@ -202,24 +199,29 @@ def _build_generator(
         return CTranslate2Generator(verifier, codec, limits, settings.precision)
     if settings.strategy == "drafter" and drafter is not None:
         return DrafterAlone(drafter, verifier, target, block_size, limits, engines)
-    drafts = None
-    if block_size is not None:
-        controller = settings.controller.ready(block_size, head)
-        drafts = _source_of_drafts(settings, codec, engines, models), controller
-    how = settings.rule, limits, engines.verifier
-    generator = SpeculativeGenerator(verifier, drafts, target, *how)
+    generator = build_generator(
+        verifier,
+        _drafts(settings, codec, engines, models),
+        target,
+        block_size=block_size,
+        rule=settings.rule,
+        limits=limits,
+        controller=settings.controller,
+        head=head,
+        engines=engines,
+    )
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
 
 
-def _source_of_drafts(
+def _drafts(
     settings: Settings, codec: TextCodec, engines: Engines, models: Models
-) -> CachedDrafter | DraftSource:
+) -> Drafter | DraftSource | None:
     """Return the drafter, or a source of texts, which a copy of the verifier may write."""
     (verifier, drafter, _), source, target = models, codec.source, codec.target
-    if drafter is not None:
-        return CachedDrafter(drafter, engines.drafter)
+    if drafter is not None or settings.draft_source is None:
+        return drafter
     if settings.draft_source != "copy":
         symbols = [target.index(symbol) for symbol in source.symbols]
         return DraftSource(partial(TextDrafting.of, source.pad(), symbols))
@@ -227,7 +229,8 @@ def _source_of_drafts(
     copied = choose_engine(*_copy_engine(settings), settings.device)
     if copied.dtype != engines.verifier.dtype:
         verifier = deepcopy(verifier).to(copied.dtype)
-    copy = SpeculativeGenerator(verifier, None, target, limits=settings.limits, engine=copied)
+    limits = settings.limits
+    copy = build_generator(verifier, None, target, limits=limits, engines=Engines.both(copied))
     # Strict output does not depend on drafts, which may thus depend on earlier sentences.
     credit = Credit() if settings.rule == StrictRule() else None
     return DraftSource(partial(CopyDrafting, copy, credit=credit), copied)

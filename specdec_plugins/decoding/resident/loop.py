@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring
-from specdec_plugins.decoding.batch import Results, Rows
+from specdec_plugins.decoding.batch import Rows
 from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.hypotheses import Hypotheses
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.resident.state import Kind, Sentence, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
@@ -19,7 +21,7 @@ from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
+from specdec_plugins.engines.engine import Recorder
 
 
 class ResidentLoop:
@@ -31,7 +33,7 @@ class ResidentLoop:
         drafter: CachedDrafter | None,
         scoring: Scoring,
         bans: TokenBans,
-        engine: CudaGraphsEngine,
+        engine: Recorder,
     ) -> None:
         step = None if drafter is None else drafter.step
         encoders = [verifier.encode]
@@ -49,7 +51,7 @@ class ResidentLoop:
         self.row_steps = 0
 
     def decode(
-        self, sentences: list[Sentence], rows: int, controller: Controller, results: Results
+        self, sentences: list[Sentence], rows: int, controller: Controller, hypotheses: Hypotheses
     ) -> list[list[Hypothesis]]:
         """Decode sentences, at most so many ``rows`` at once, under a steady controller."""
         rows = min(rows, len(sentences))
@@ -60,7 +62,7 @@ class ResidentLoop:
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
             batch = ResidentBatch(self, kind, tuple(sentences), rows)
-            return results.decode(batch, [0] * len(sentences), batch.step)
+            return hypotheses.of(batch, [0] * len(sentences), batch.steps())
 
 
 class ResidentBatch(Rows):
@@ -68,6 +70,8 @@ class ResidentBatch(Rows):
 
     Where one ends, the next that waits begins: the longest first, so that shapes get smaller.
     """
+
+    COLUMNS = (*Rows.COLUMNS, "_indices", "_sources")
 
     def __init__(
         self, loop: ResidentLoop, kind: Kind, sentences: tuple[Sentence, ...], rows: int
@@ -85,8 +89,16 @@ class ResidentBatch(Rows):
         self._use(Shape(self._sizes.rows(rows), width, source))
         self._fill(list(range(self._shape.rows)))
 
-    def step(self) -> tuple[StepResult, None]:
-        """Make a step, which nobody judges."""
+    def steps(self) -> Iterator[tuple[StepResult, None]]:
+        """Yield what each step commits, which nobody judges, until all sentences have ended."""
+        while self.rows:
+            result = self._step_result()
+            yield result, None
+            if any(result.finished):
+                self.keep(result.kept)
+
+    def _step_result(self) -> StepResult:
+        """Make a step."""
         if not self._launched:
             self._fit()
             self._launch()
@@ -102,7 +114,7 @@ class ResidentBatch(Rows):
             self._launch()
         verified, path = [slots] * rows, (torch.from_numpy(tokens), torch.from_numpy(sources))
         accepted = Accepted(*path, counts[:, 0].tolist(), good[:, 0].tolist(), verified)
-        return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows), None
+        return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows)
 
     def _launch(self) -> None:
         if self._kind.nodes:

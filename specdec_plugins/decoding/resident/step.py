@@ -29,7 +29,7 @@ from specdec_plugins.decoding.steps.cache import mask_by_tensors
 from specdec_plugins.decoding.steps.drafter import DrafterStep, block_inputs
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import VerifierStep
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
+from specdec_plugins.engines.engine import Recorder
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory
 
@@ -49,7 +49,7 @@ class Models:
 class ResidentStep:
     """A step and its recording."""
 
-    def __init__(self, models: Models, engine: CudaGraphsEngine, kind: Kind, shape: Shape) -> None:
+    def __init__(self, models: Models, engine: Recorder, kind: Kind, shape: Shape) -> None:
         self.kind, self._models = kind, models
         self._verifier, self._drafter, self._bans = models.verifier, models.drafter, models.bans
         decoder = models.verifier.decoder

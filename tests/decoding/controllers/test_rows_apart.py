@@ -28,7 +28,7 @@ def steps(generator: Any, batch: Any, exact: bool) -> list[Any]:
     """
     uncertain: dict[str, Any] = {"milliseconds": 0.0}
     if not exact:
-        uncertain |= {"p": [], "q": []}
+        uncertain |= {"p": [], "q": [], "p_acc": []}
     return [
         (
             h["tokens"].tolist(),

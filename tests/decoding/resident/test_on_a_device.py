@@ -27,9 +27,8 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.cuda_graphs import Replay
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.engine import Engine, Engines, Replay
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=LACKING)
 

@@ -26,9 +26,8 @@ from specdec_plugins.decoding.controllers.simple import Confidence, Constant, No
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.resident.loop import ResidentBatch
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.engines.cuda_graphs import Buckets, Replay
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Buckets, Engine, Replay
 
 CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
 CONTROLLERS = {

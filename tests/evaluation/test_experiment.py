@@ -9,8 +9,15 @@ import msgspec
 import pytest
 from experiments import make_experiment, make_run, make_text
 
-from specdec_plugins.evaluation.experiment import Experiment, Run, read_runs
-from specdec_plugins.evaluation.texts import gap
+from specdec_plugins.evaluation.experiment import (
+    Conditions,
+    Experiment,
+    Run,
+    read_runs,
+    timed_run,
+)
+from specdec_plugins.evaluation.texts import Sentences, gap
+from specdec_plugins.evaluation.worker import Decoded, Sentence, SentenceFigures
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
@@ -48,6 +55,28 @@ def test_what_is_there_is_left_out() -> None:
     others = [make_run(name, text="a", batch=2) for name in NAMES]
     others += [make_run(name, text="a", threads=2) for name in NAMES]
     assert order(experiment, others) == found
+
+
+def test_outputs_and_figures_are_in_the_order_of_the_text() -> None:
+    """Batches have the longest sentences first."""
+    sentences = [Sentence(Line(n, "a" * n), ["a"] * n, 9) for n in (1, 2, 3)]
+    text = Sentences("in.en", sentences, None, codec=None)  # type: ignore[arg-type]
+
+    class Worker:
+        name = "tree"
+
+        def decode(self, batches: int, seed: int) -> Decoded:
+            lengths = [len(item.tokens) for batch in text.batches(2) for item in batch]
+            assert lengths == [3, 2, 1]
+            figures = [SentenceFigures(1.0, length) for length in lengths]
+            known = {"engine": "eager", "precision": "float32"}
+            return Decoded(3.0, [str(length) for length in lengths], known, figures)
+
+    worker: Any = Worker()
+    run = timed_run(worker, Conditions(text, 2, 1), 1)
+    assert run.outputs == ["1", "2", "3"]
+    assert [figures.length for figures in run.sentences] == [1, 2, 3]
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"system": 1}', b"[" * 9999])

@@ -77,6 +77,9 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
     for key, part in parts.items():
         if not isinstance(part, Mapping) or (key == "cfg" and not {"model", "task"} <= set(part)):
             raise CheckpointError(f"{name}: not a fairseq checkpoint: it has no '{key}'; {SAVED}")
+    if "shard_metadata" in state:
+        fault = "is a shard of a checkpoint (--use-sharded-state), which holds part of each weight"
+        raise CheckpointError(f"{name}: {fault}; train without it, or join the shards")
     # fairseq 0.12.2 saves its packed copies uninitialised; nothing reads them.
     weights = state["model"].items()
     check_weights(name, {key: value for key, value in weights if not REDUNDANT.search(str(key))})

@@ -58,7 +58,13 @@ def unwrapped(model: Any) -> BaseFairseqModel:
 
 def load_verifier(path: Location, task: FairseqTask) -> TransformerModelBase:
     """Return the verifier of a checkpoint, frozen and in evaluation mode."""
-    return _load(path, task, TransformerModelBase, "verifier")
+    verifier = _load(path, task, TransformerModelBase, "verifier")
+    for side in ("encoder", "decoder"):
+        if not getattr(verifier, side).layers:
+            raise CheckpointError(
+                f"{path}: its {side} has no layers; such a model is not supported"
+            )
+    return verifier
 
 
 def load_drafter(path: Location, task: FairseqTask) -> Drafter:

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
         window = 1 if lines.typed else settings.window
-        if resume.skip(lines, window):
+        if works := resume.skip(lines, window):
             hidden = args.no_progress_bar or lines.typed
             hidden |= args.output_path == STANDARD and sys.stdout.isatty()
             counts: JsonObject = {"initial": output.done, "total": lines.total(), "unit": "line"}
@@ -92,14 +92,16 @@ def main(argv: Sequence[str]) -> None:
             lines.check("; lines before are kept, go on with --resume" * output.resumable)
             if next(iter(lines.drafts or ()), None) is not None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
-            resume.finish()
         else:
             logger.warning("%s is complete; nothing to do", args.output_path)
         report = full_report(translator, output.done, seed=args.seed)
         if not args.quiet:
             tell(format_report(report) if args.stats else str(translator.statistics))
-        if args.stats_json:
+        # The figures of the run that did the work stay.
+        if args.stats_json and (works or not os.path.exists(args.stats_json)):
             write_json(Path(args.stats_json), report)
+        if works:
+            resume.finish()
 
 
 def warned(results: Iterable[Translation], before: int) -> Iterator[Translation]:

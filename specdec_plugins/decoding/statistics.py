@@ -97,6 +97,8 @@ class DecodingStatistics(Observer):
     def __str__(self) -> str:
         seconds, sentences = self.total_seconds, counted(self.sentences, "sentence")
         taken = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+        if not self.drafted_tokens:
+            return f"{sentences} in {taken}"
         return f"{sentences} in {taken}, {self.acceptance_length:.1f} tokens a step"
 
     @property

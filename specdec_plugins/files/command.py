@@ -6,6 +6,7 @@ import argparse
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -16,6 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from specdec_plugins.files.errors import SpecdecError
+
+#: Messages of PyTorch, CUDA and ONNX Runtime.
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|bad_alloc|bad allocation|Failed to allocate"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +80,12 @@ def command(
                     raise  # from fairseq: its traceback is of use
                 status = failed or 1 + isinstance(error, ValueError)
                 message = f"{file}: {getattr(error, 'strerror', error)}" if file else str(error)
+                logging.getLogger(__name__).debug("traceback:", exc_info=True)
+            except (MemoryError, RuntimeError) as error:
+                if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
+                    raise
+                status = failed or 1
+                message = "out of memory; give a smaller --batch, or shorter lines"
                 logging.getLogger(__name__).debug("traceback:", exc_info=True)
             tell(f"{program()}: {' '.join(message.split())}")
             return status

@@ -51,6 +51,8 @@ class InputLines:
     def open(cls, path: str) -> Iterator[InputLines]:
         """Open a file, or standard input for ``-``."""
         if path == STANDARD:
+            if sys.stdin is None:
+                raise InferenceError("standard input is closed; name a file")
             yield cls(sys.stdin.buffer)
         else:
             with open(path, "rb") as stream:
@@ -100,6 +102,8 @@ class OutputLines:
         self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
         #: Complete lines of an earlier run, which stay.
         self.done = 0
+        if path == STANDARD and sys.stdout is None:
+            raise InferenceError("standard output is closed; name a file")
         if resume and not self.resumable:
             raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
         if resume and os.path.exists(path):

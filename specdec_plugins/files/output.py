@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, SoftFileLock, Timeout
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD
@@ -24,6 +26,8 @@ JsonObject = dict[str, Any]
 #: Pairs of a file's name in messages, a flag for instance, and its path, if there is one.
 NamedPaths = Iterable[tuple[str, Location | None]]
 LOCK = ".lock"
+#: Names of files that :func:`whole_file` has not finished.
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.part")
 
 
 @contextmanager
@@ -118,13 +122,26 @@ def _identity(path: Location, stream: int = 0) -> object:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
+def _lock(file: Location) -> AcquireReturnProxy:
+    """Take a lock: the system's, or by the file itself where its file system has none."""
+    try:
+        # Its own way to fall back, of ENOSYS alone, removes the file of a run that holds it.
+        return FileLock(file, timeout=0, fallback_to_soft=False).acquire()
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+    if not os.path.getsize(file):  # of the try; another run's says which process it is
+        os.unlink(file)
+    return SoftFileLock(file, timeout=0).acquire()
+
+
 @contextmanager
 def locked(output: str, file: Location) -> Iterator[None]:
     """Have an output for this run alone; its lock ``file`` is free when the process ends."""
     os.stat(os.path.dirname(file))  # which the lock would make
     with ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(file, timeout=0))
+            stack.enter_context(_lock(file))
         except Timeout as error:
             raise InferenceError(f"{output}: another run is at work there") from error
         stack.callback(os.unlink, file)  # while it is held: a run that waits sees that it is gone
@@ -155,6 +172,9 @@ def work_folder(output: Path, mark: Path, about: JsonObject) -> Iterator[None]:
     lock = mark.parent / LOCK
     mark.parent.mkdir(parents=True, exist_ok=True)
     with locked(str(output), lock):
+        for path in {*output.iterdir(), *mark.parent.iterdir()}:
+            if UNFINISHED.fullmatch(path.name):  # of a run that was killed
+                path.unlink()
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:
                 write_json(mark, about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from argparse import Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import Field
@@ -109,7 +110,12 @@ class TranslationParser(Parser):
         for action in self._actions:
             if action.dest not in explained:
                 action.help = argparse.SUPPRESS
-        return self.parse_args(argv)
+        args, unknown = self.parse_known_args(argv)
+        if unknown:
+            files = [word for word in unknown if os.path.exists(word)]
+            hint = f"; a text is given by --input-path {files[0]}" if files else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return args
 
     def _add_flags(self) -> None:
         add = self.group.add_argument

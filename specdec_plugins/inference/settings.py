@@ -92,6 +92,10 @@ class Settings(EngineOptions):
 
     def __post_init__(self) -> None:
         check_options(self)
+        if not isinstance(self.controller, Controller):
+            raise TypeError(f"controller: is {self.controller!r}; give an object, such as Tree()")
+        if self.drafts == "":
+            raise ValueError("--drafts: is empty; give copy, source or a file")
         strategy, penalty = self.strategy, self.limits.repetition_penalty
         controller, drafts = self.controller.name, self.draft_source
         stock_or_alone = strategy not in TRACED

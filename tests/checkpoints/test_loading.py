@@ -19,6 +19,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from specdec_plugins.checkpoints import archive, loading
 from specdec_plugins.checkpoints.loading import load_model, load_state
+from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.errors import CheckpointError
 
 
@@ -224,3 +225,26 @@ class TestBadFiles:
         renamed = {key.replace(".fc1.", ".fc9."): value for key, value in weights.items()}
         with pytest.raises(CheckpointError, match=r"Missing key.*layers.0.fc1.weight"):
             load_model(save_changed(checkpoint, model=renamed), task)
+
+
+def test_a_shard_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    """As fairseq's trainer lays out what ``--use-sharded-state`` saves."""
+    state = make_state(make_task())
+    state["model"] = {"flat_param_0": torch.zeros(9)}
+    state["shard_metadata"] = {"param_metadata": [], "buffer_names": []}
+    torch.save(state, path := tmp_path / "checkpoint_last-shard0.pt")
+    with pytest.raises(CheckpointError, match="is a shard of a checkpoint"):
+        load_state(path)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_verifier_without_layers_is_refused_by_name(side: str, tmp_path: Path) -> None:
+    task = make_task()
+    state = make_state(task)
+    setattr(state["cfg"]["model"], f"{side}_layers", 0)
+    state["model"] = {
+        name: weight for name, weight in state["model"].items() if f"{side}.layers" not in name
+    }
+    torch.save(state, path := tmp_path / "v.pt")
+    with pytest.raises(CheckpointError, match=f"its {side} has no layers"):
+        load_verifier(path, task)

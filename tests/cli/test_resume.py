@@ -234,6 +234,40 @@ def test_a_file_that_is_not_this_runs_trace_is_left_alone(
     assert (path.read_bytes(), out.read_bytes()) == before
 
 
+def test_a_finished_run_keeps_its_figures(
+    run: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command has nothing to do; and a run whose figures cannot be written is not done
+    again."""
+    stats = tmp_path / "stats"
+    for _ in range(2):
+        assert run("--resume", "--stats-json", str(stats)) == 0
+        assert json.loads(stats.read_text())["sentences"] == len(SENTENCES)
+    (tmp_path / "out.txt").unlink()
+    (tmp_path / "out.txt.resume").unlink()
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "write_json", refuse)
+        assert run("--stats-json", str(stats)) == 1
+    before = (tmp_path / "out.txt").stat().st_mtime_ns
+    assert run("--resume", "--stats-json", str(stats)) == 0
+    assert (tmp_path / "out.txt").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_a_closed_stream_is_one_line(
+    stream: str, run: RunScript, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    path = {"stdin": "input_path", "stdout": "output_path"}[stream]
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sys.{stream}", None)
+        assert run(**{path: "-"}) == 1
+    assert "is closed; name a file" in capfd.readouterr().err
+
+
 def test_a_full_disk_leaves_whole_lines(run: RunScript, tmp_path: Path, capfd: Any) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("\n".join(SENTENCES * 8) + "\n")

@@ -92,3 +92,35 @@ def test_importing_the_package_leaves_logging_alone() -> None:
     code = "import specdec_plugins, logging; assert not logging.getLogger().handlers"
     done = run(sys.executable, "-c", code, folder=SCRIPTS.parent, LOGLEVEL="bogus")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_out_of_memory_is_a_line_with_its_remedy(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command()
+    def main(argv: list[str]) -> None:
+        raise error
+
+    assert main([]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "give a smaller --batch" in told
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    @command()
+    def main(argv: list[str]) -> None:
+        raise RuntimeError("a fault of ours")
+
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        main([])

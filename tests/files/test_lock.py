@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -135,3 +136,36 @@ def test_a_folder_of_ours_is_gone_on_with_and_another_is_left_alone(tmp_path: Pa
     ):
         pass
     assert sorted(path.name for path in output.iterdir()) == ["result", "work"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock's file itself is the lock there: a second run is refused, and nothing is left."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    path = tmp_path / "out.txt"
+    for _ in range(2):
+        with reserved([("--output-path", path)]):
+            assert "another run is at work" in refused(path)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mark", ["experiment.json", ".job/job.json"])
+def test_a_run_killed_while_it_describes_itself_goes_on(mark: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / mark).parent.mkdir(parents=True)
+    torn = (out / mark).parent / f".{'0a' * 16}.part"
+    torn.write_text("{")
+    with work_folder(out, out / mark, {"a": 1}):
+        assert not torn.exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.part").write_text("precious")
+    with pytest.raises(InferenceError), work_folder(other, other / mark, {"a": 1}):
+        pass
+    assert (other / "mine.part").read_text() == "precious"

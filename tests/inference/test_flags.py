@@ -11,6 +11,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
+from specdec_plugins.inference.settings import Settings
 
 # By why they change no output of ours.
 NOTHING = {
@@ -60,3 +61,20 @@ def test_what_is_not_honoured_is_refused_by_name(strategy: str) -> None:
         args = TranslationParser(None, argv).parse(argv)
         with pytest.raises(ValueError, match=f"^{action.option_strings[0]}[ :]"):
             make_settings(args)
+
+
+def test_a_text_without_its_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([__file__], ["--no-such-flag"]):
+        with pytest.raises(SystemExit):
+            TranslationParser("", []).parse(["pair", *words])
+        told = capsys.readouterr().err
+        assert words[0] in told
+        assert ("a text is given by --input-path" in told) == (words == [__file__])
+
+
+def test_settings_that_are_no_such_thing() -> None:
+    with pytest.raises(ValueError, match="--drafts: is empty"):
+        Settings("data", "verifier.pt", drafts="")
+    for controller in ("tree", None, 3):
+        with pytest.raises(TypeError, match=r"controller: is .*give an object"):
+            Settings("data", "verifier.pt", controller=controller)  # type: ignore[arg-type]

@@ -52,6 +52,16 @@ def test_held_out_lines_are_not_learnt(tmp_path: Path) -> None:
     assert facts["too_long"] == 1
 
 
+def test_lines_that_differ_in_blanks_alone_are_not_learnt(tmp_path: Path) -> None:
+    """They are the same tokens."""
+    job, lines = pair_job(tmp_path), text_of(300)
+    others = [line.replace(" ", blank) for line in lines for blank in ("  ", "\t", " \u00a0")]
+    write(job.sources, [*lines, *others])
+    held_out = segmented(job)["lines"]["valid"]
+    written = job.layout.sources.read_text("utf-8").splitlines()
+    assert not set(written[:held_out]) & set(written[held_out:])
+
+
 def test_texts_that_are_refused(tmp_path: Path) -> None:
     job = pair_job(tmp_path)
     write(job.sources, text_of(99))

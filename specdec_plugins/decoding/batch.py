@@ -136,13 +136,6 @@ class Batch(Rows):
             self._on_device = kernels.to_device(counts, self.device)
         return self._on_device
 
-    @property
-    def free_positions(self) -> Tensor | None:
-        """``(rows,)`` :attr:`free_from`; None if all are 0."""
-        if not any(self.free_from):
-            return None
-        return kernels.to_device(self.free_from, self.device)
-
     def forced_tokens(self) -> Accepted:
         """Return the forced tokens as what a step commits, none of which was drafted."""
         sources = kernels.indices(self.prefix.size(1), self.device).expand_as(self.prefix)

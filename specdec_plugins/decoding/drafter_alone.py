@@ -135,7 +135,8 @@ class DrafterAlone:
             logits = logits + absent
         normalisers, (lengths, limits) = logits.logsumexp(-1), batch.on_device
         positions = lengths[:, None] + indices(slots, batch.device)
-        self._bans.apply(logits, positions, limits, batch.free_positions)
+        free_from = to_device(batch.free_from, batch.device)
+        self._bans.apply(logits, positions, limits, free_from)
         best = logits.argmax(-1)
         if not self._limits.unkpen:
             # The drafter chose without knowing what the limits forbid.

@@ -103,7 +103,7 @@ class Loop:
             lengths, limits = batch.on_device
             positions = lengths[:, None] + depths
             max_lengths = limits if full else None
-            free_from = batch.free_positions
+            free_from = to_device(batch.free_from, batch.device)
         self.bans.apply(scores, positions, max_lengths, free_from)
         return Verification(scores, eos, normalisers), states
 

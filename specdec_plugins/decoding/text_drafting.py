@@ -142,7 +142,10 @@ class CopyDrafting(TextDrafting):
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Let the copy write on from the committed tokens."""
         assert batch.encoder_out is not None
-        sizes = self._sizes(batch)
+        sizes = {}
+        for i in lost:
+            credit = self._credit[batch.rows[i]] - BEGIN_AGAIN * (batch.lengths[i] > 0)
+            sizes[i] = min(batch.draft_lengths[i], int(credit))
         lost = [i for i in lost if sizes[i] > 0]
         if not lost:
             return
@@ -166,14 +169,6 @@ class CopyDrafting(TextDrafting):
             self._credit[row] -= hypothesis["steps"] + BEGIN_AGAIN * again
             self._passes[row] = hypothesis["steps"] + again
         self._lost.difference_update(rows)
-
-    def _sizes(self, batch: Batch) -> list[int]:
-        """Return how many tokens the copy may write of each row."""
-        sizes = []
-        for row, committed, length in zip(batch.rows, batch.lengths, batch.draft_lengths):
-            credit = self._credit[row] - BEGIN_AGAIN * (committed > 0)
-            sizes.append(min(length, int(credit)))
-        return sizes
 
     def observe(self, result: StepResult) -> None:
         super().observe(result)

@@ -86,7 +86,6 @@ def command(
                     raise
                 status = failed or 1
                 message = "out of memory; give a smaller --batch, or shorter lines"
-                logging.getLogger(__name__).debug("traceback:", exc_info=True)
             tell(f"{program()}: {' '.join(message.split())}")
             return status
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import stat
 import uuid
@@ -27,7 +26,7 @@ JsonObject = dict[str, Any]
 NamedPaths = Iterable[tuple[str, Location | None]]
 LOCK = ".lock"
 #: Names of files that :func:`whole_file` has not finished.
-UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.part")
+UNFINISHED = f".{'[0-9a-f]' * 32}.part"
 
 
 @contextmanager
@@ -172,9 +171,8 @@ def work_folder(output: Path, mark: Path, about: JsonObject) -> Iterator[None]:
     lock = mark.parent / LOCK
     mark.parent.mkdir(parents=True, exist_ok=True)
     with locked(str(output), lock):
-        for path in {*output.iterdir(), *mark.parent.iterdir()}:
-            if UNFINISHED.fullmatch(path.name):  # of a run that was killed
-                path.unlink()
+        for path in {*output.glob(UNFINISHED), *mark.parent.glob(UNFINISHED)}:
+            path.unlink()  # of a run that was killed
         try:
             if {*output.iterdir(), *mark.parent.iterdir()} <= {mark.parent, mark, lock}:
                 write_json(mark, about)

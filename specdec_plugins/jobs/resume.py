@@ -25,12 +25,14 @@ from specdec_plugins.inference.translator import Translation
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
     """Return all that the output depends on; input or drafts are None if they can be read only
     once."""
-    texts = {"input": lines} if lines.drafts is None else {"input": lines, "drafts": lines.drafts}
-    digests = {}
-    for name, text in texts.items():
-        again = text.path is not None and os.path.isfile(text.path)
-        digests[name] = file_digest(str(text.path)) if again else None
+    digests = {"input": _digest(lines)}
+    if lines.drafts is not None:
+        digests["drafts"] = _digest(lines.drafts)
     return as_read({**describe_settings(settings, seed), **digests})
+
+
+def _digest(lines: InputLines) -> str | None:
+    return file_digest(path) if (path := lines.path) and os.path.isfile(path) else None
 
 
 def resume_path(output: str) -> Path:

@@ -27,6 +27,10 @@ class SharedSessions(OnnxRuntimeEngine):
         super().__init__(precision)
         self._runs: dict[object, tuple[Run, Step]] = {}
 
+    @property
+    def stores_weights(self) -> bool:
+        return False  # which would free the models' own
+
     def prepare(self, step: Step) -> Run:
         key = type(step), id(_model_of(step)), tuple(getattr(step, "_feature_layers", ()))
         if key not in self._runs:

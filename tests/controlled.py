@@ -11,12 +11,11 @@ from drafters import make_block, make_causal
 from scripted import DICTIONARY, ScriptedHead, traced
 from shared_sessions import engine_of
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.engine import Engine, Engines
 
@@ -77,8 +76,8 @@ def make_generator(
     model, stock, engine = drafter_for(by, kind), verifier_for(by), engine_of(by)
     model.attach_verifier(stock)
     drafts = CachedDrafter(model, engine), controller
-    search = Search(rule or StrictRule(), GenerationLimits(max_len_b=max_len_b))
-    return traced(SpeculativeGenerator(stock, drafts, DICTIONARY, search, engine))
+    limits = GenerationLimits(max_len_b=max_len_b)
+    return traced(SpeculativeGenerator(stock, drafts, DICTIONARY, rule, limits, engine))
 
 
 def build(

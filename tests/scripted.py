@@ -13,10 +13,8 @@ from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.step_result import StepResult, TraceRecorder
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
@@ -85,25 +83,19 @@ class ScriptedDrafter:
 
 
 def scripted_generator(
-    verifier: Any,
-    script: Tensor | ScriptedDrafter,
-    controller: Controller | int,
-    engine: Engine | None = None,
-    **given: Any,
+    verifier: Any, script: Tensor | ScriptedDrafter, controller: Controller | int, **given: Any
 ) -> SpeculativeGenerator:
     """A generator whose drafter follows a script.
 
     Args:
         script: or a drafter that knows it.
         controller: or the k of constant blocks.
-        given: fields of its search.
+        given: other arguments of the generator.
     """
     if isinstance(controller, int):
         controller = Constant().ready(controller)
     drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
-    return SpeculativeGenerator(
-        verifier, (drafter, controller), DICTIONARY, Search(**given), engine
-    )
+    return SpeculativeGenerator(verifier, (drafter, controller), DICTIONARY, **given)
 
 
 def traced(generator: SpeculativeGenerator) -> SpeculativeGenerator:

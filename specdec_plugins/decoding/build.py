@@ -16,7 +16,6 @@ from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
@@ -87,23 +86,23 @@ def build_generator(
         ValueError: a block size or a controller that does not fit the drafter.
         EngineError: a verifier that cannot be run exactly.
     """
-    search = Search(
-        choices.get("rule") or StrictRule(), choices.get("limits") or GenerationLimits()
-    )
+    rule = choices.get("rule") or StrictRule()
+    limits = choices.get("limits")
     controller = choices.get("controller") or Constant()
     engines = choices.get("engines") or Engines.both(EagerEngine())
     if drafts is None or not controller.drafts:
-        return SpeculativeGenerator(verifier, None, tgt_dict, search, engines.verifier)
+        return SpeculativeGenerator(verifier, None, tgt_dict, rule, limits, engines.verifier)
     block_size = drafts.slots(choices.get("block_size"))
     source: CachedDrafter | DraftSource
     if isinstance(drafts, DraftSource):
         source = drafts
     else:
-        controller = recommended(controller, drafts, search.rule, engines.verifier)
+        controller = recommended(controller, drafts, rule, engines.verifier)
         drafts.attach_verifier(verifier)
         source = CachedDrafter(drafts, engines.drafter)
     ready = controller.ready(block_size, choices.get("head"))
-    return SpeculativeGenerator(verifier, (source, ready), tgt_dict, search, engines.verifier)
+    drafting = source, ready
+    return SpeculativeGenerator(verifier, drafting, tgt_dict, rule, limits, engines.verifier)
 
 
 def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int) -> None:

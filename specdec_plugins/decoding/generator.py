@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
@@ -50,14 +50,15 @@ class SpeculativeGenerator:
         verifier: TransformerModelBase,
         drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
         tgt_dict: Dictionary,
-        search: Search | None = None,
+        rule: AcceptanceRule | None = None,
+        limits: GenerationLimits | None = None,
         engine: Engine | None = None,
     ) -> None:
         """``drafts``: None for none; ``engine`` runs the verifier's steps, by default PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        self.search = search or Search()
+        self.search = Search(rule or StrictRule(), limits or GenerationLimits())
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:

@@ -24,7 +24,6 @@ from strict import (
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -54,7 +53,7 @@ def test_strict_equals_beam_1(
     batch = make_batch(lengths, seed=seed)
     expected = beam1(VARIED, batch, limits)
     script = corrupted(expected, limits.max_len_b + 1, corruption, len(DICTIONARY), seed)
-    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, Search(limits=limits))
+    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
     if k:
         generator = scripted_generator(VARIED, script, k, limits=limits)
     found = check_beam1(generator, batch)
@@ -110,7 +109,7 @@ def test_a_sentence_is_limited_if_its_last_token_is_where_the_limit_is(
         st.sampled_from(sorted({5, *(n - by for n in ends for by in (0, 1))} - {0, 30, 31}))
     )
     limits = GenerationLimits(max_len_b=words)
-    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, Search(limits=limits))
+    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
     if k:
         script = corrupted(whole, 40, 0.2, len(DICTIONARY), seed)
         generator = scripted_generator(VARIED, script, k, limits=limits)

@@ -25,7 +25,6 @@ from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.text_drafting import (
     BEGIN_AGAIN,
@@ -36,7 +35,6 @@ from specdec_plugins.decoding.text_drafting import (
 )
 
 LIMITS = GenerationLimits(max_len_b=20)
-SEARCH = Search(limits=LIMITS)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
 SYMBOLS = range(len(DICTIONARY))
 TEXTS = DraftSource(partial(TextDrafting.of, PAD, SYMBOLS))
@@ -51,13 +49,14 @@ def generator(
 ) -> SpeculativeGenerator:
     """The verifier with a source of drafts; ``by``: one of ``shared_sessions.NAMES``."""
     drafts = drafter, CONTROLLERS[controller]().ready(k)
-    return SpeculativeGenerator(verifier_for(by), drafts, DICTIONARY, SEARCH, engine_of(by))
+    how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(by)}
+    return SpeculativeGenerator(verifier_for(by), drafts, DICTIONARY, **how)
 
 
 @cache
 def greedy(lengths: tuple[int, ...], seed: int, forced: bool = False) -> Any:
     prefix = torch.tensor([[4], [5], [PAD]] * len(lengths))[: len(lengths)] if forced else None
-    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, SEARCH)
+    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
     return plain.generate([], make_batch(list(lengths), seed=seed), prefix), prefix
 
 
@@ -128,9 +127,8 @@ def test_any_copy_gives_the_verifiers_words(
 ) -> None:
     """Also a copy that often disagrees, as its weights are others; ONNX Runtime's is in int8."""
     expected, prefix = greedy(lengths, seed, forced)
-    in_int8 = engine_of(engine, "int8")
-    writer = SpeculativeGenerator(noisy(noise, engine), None, DICTIONARY, SEARCH, in_int8)
-    copy = copied(writer)
+    how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(engine, "int8")}
+    copy = copied(SpeculativeGenerator(noisy(noise, engine), None, DICTIONARY, **how))
     batch = make_batch(list(lengths), seed=seed)
     made = generator(copy, controller, k, engine)
     assert_same(made.generate([], batch, prefix), expected, batch, engine)
@@ -147,7 +145,7 @@ def test_a_copy_that_always_disagrees_costs_little(k: int) -> None:
     projection = wrong.decoder.output_projection
     projection.weight = torch.nn.Parameter(-projection.weight)
     limits = GenerationLimits(max_len_b=60, min_len=59)
-    copy, passes = SpeculativeGenerator(wrong, None, DICTIONARY, Search(limits=limits)), 0
+    copy, passes = SpeculativeGenerator(wrong, None, DICTIONARY, limits=limits), 0
     score = copy._verifier.score
 
     def counted(last: Any, draft: Any, lengths: Any) -> Any:
@@ -159,8 +157,8 @@ def test_a_copy_that_always_disagrees_costs_little(k: int) -> None:
     credit = Credit()
     source = DraftSource(partial(CopyDrafting, copy, credit=credit))
     drafts = source, CONTROLLERS["constant"]().ready(k)
-    made = SpeculativeGenerator(verifier(), drafts, DICTIONARY, Search(limits=limits))
-    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, Search(limits=limits))
+    made = SpeculativeGenerator(verifier(), drafts, DICTIONARY, limits=limits)
+    plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=limits)
     for seed in range(5):
         batch = make_batch([6], seed=seed)
         assert_greedy(made.generate([], batch), plain.generate([], batch))
@@ -173,7 +171,7 @@ def test_a_copy_that_always_disagrees_costs_little(k: int) -> None:
 @pytest.mark.parametrize("handed_on", [True, False])
 def test_a_copy_has_its_credit_from_the_sentence_before(handed_on: bool) -> None:
     """Unless drafts must not depend on earlier sentences; a copy that agrees earns it back."""
-    copy = SpeculativeGenerator(verifier(), None, DICTIONARY, SEARCH)
+    copy = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
     drafting = partial(CopyDrafting, copy, credit=Credit(1.0) if handed_on else None)
     made = generator(DraftSource(drafting))
     steps = [made.generate([], make_batch([6], seed=3))[0][0]["steps"] for _ in range(3)]
@@ -201,10 +199,10 @@ def test_samples_have_the_verifiers_probabilities(
     """All ways to each output are added up, for texts and for a copy with other weights."""
     limits, statistics = GenerationLimits(max_len_b=3), DecodingStatistics()
     other = make_verifier(tiny.TASK, seed=4)
-    copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, Search(limits=limits))
+    copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, limits=limits)
     drafter = copied(copy) if text is None else TEXTS
     drafts = drafter, NoDrafts()
-    made = SpeculativeGenerator(tiny.VERIFIER, drafts, tiny.DICTIONARY, Search(rule, limits))
+    made = SpeculativeGenerator(tiny.VERIFIER, drafts, tiny.DICTIONARY, rule=rule, limits=limits)
     found: dict[tuple[int, ...], float] = {}
     paths: list[tuple[int, ...]] = [()]
     while paths:

@@ -36,6 +36,8 @@ def test_the_folder_is_complete_and_small(name: str, size: int) -> None:
     models = {"verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes", "README.md"}
     assert models | heads <= set(files)
     assert sum(files.values()) <= size
+    links = [path for path in (ROOT / "checkpoints" / name).iterdir() if path.is_symlink()]
+    assert not links, "a copy of the folder would lack them"
 
 
 @cache

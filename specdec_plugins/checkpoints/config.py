@@ -44,7 +44,10 @@ AS_TRANSFORMER = "trust that options unknown to fairseq do not change the networ
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
 ALIGNMENT = {"alignment_heads": int, "alignment_layer": int, "full_context_alignment": bool}
 # Options of training only, among them files.
-LEFT_OUT = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from", "decoder_layerdrop")
+LEFT_OUT = (
+    *("encoder_embed_path", "decoder_embed_path", "init_encoder_from", "decoder_layerdrop"),
+    "mask_token",
+)
 # Saved for every Transformer, whatever the architecture's name.
 SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 ALWAYS_SAVED = [f"{s}_{name}" for s in ("encoder", "decoder") for name in (*SIZES, "learned_pos")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import sub
+from operator import ge, or_, sub
 from typing import ClassVar
 
 from torch import Tensor
@@ -23,7 +23,7 @@ class Rows:
 
     #: The lists that have a value for each row.
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        *("rows", "max_lengths", "stops", "tokens", "scores", "lengths", "last"),
+        *("rows", "max_lengths", "tokens", "scores", "lengths", "last"),
     )
 
     def __init__(self, max_lengths: list[int], eos: int) -> None:
@@ -32,8 +32,6 @@ class Rows:
         #: The index of each row in the batch as it began.
         self.rows = list(range(len(max_lengths)))
         self.max_lengths = max_lengths
-        #: The lengths at which rows end, whatever their last token.
-        self.stops = [limit + 1 for limit in max_lengths]
         #: Committed tokens, forced ones included.
         self.tokens: list[list[int]] = [[] for _ in self.rows]
         #: Their log-probabilities.
@@ -65,7 +63,6 @@ class Rows:
         self.lengths = [len(tokens) for tokens in self.tokens]
         # A target prefix may be empty.
         self.last = [tokens[-1] if tokens else last for tokens, last in zip(self.tokens, self.last)]
-        ends = zip(self.last, self.lengths, self.stops)
         return StepResult(
             tokens=accepted.tokens,
             sources=accepted.sources,
@@ -77,9 +74,13 @@ class Rows:
             called=called,
             lengths=self.lengths,
             last=self.last,
-            finished=[last == self._eos or length >= stop for last, length, stop in ends],
+            finished=self._ended(),
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
         )
+
+    def _ended(self) -> list[bool]:
+        """Return which rows have ended."""
+        return [token == self._eos for token in self.last]
 
     def keep(self, rows: list[int]) -> None:
         """Go on with ``rows`` only, in this order."""
@@ -91,7 +92,7 @@ class Rows:
 class Batch(Rows):
     """The rows of the loop, with data on the models' device."""
 
-    COLUMNS = (*Rows.COLUMNS, "forced", "free_from", "uncached", "draft_lengths")
+    COLUMNS = (*Rows.COLUMNS, "stops", "forced", "free_from", "uncached", "draft_lengths")
 
     def __init__(
         self,
@@ -106,6 +107,8 @@ class Batch(Rows):
         super().__init__(limits, eos)
         if BEGINS in net_input:
             self.last = net_input[BEGINS].tolist()
+        #: The lengths at which rows end, whatever their last token.
+        self.stops = [limit + 1 for limit in limits]
         if STOPS in net_input:
             self.stops = net_input[STOPS].tolist()
         self.net_input, self.device = net_input, tokens.device
@@ -160,6 +163,10 @@ class Batch(Rows):
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self._on_device = None
         return self.append(accepted, scores.tolist(), draft.drafted, called)
+
+    def _ended(self) -> list[bool]:
+        stopped = map(ge, self.lengths, self.stops)
+        return list(map(or_, super()._ended(), stopped))
 
     def keep(self, rows: list[int]) -> None:
         super().keep(rows)

@@ -248,3 +248,18 @@ def test_a_verifier_without_layers_is_refused_by_name(side: str, tmp_path: Path)
     torch.save(state, path := tmp_path / "v.pt")
     with pytest.raises(CheckpointError, match=f"its {side} has no layers"):
         load_verifier(path, task)
+
+
+def test_what_our_own_training_writes_is_no_unknown_field(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive.warn_once.cache_clear()
+    state = make_state(make_task())
+    state["cfg"]["model"].mask_token = 3
+    torch.save(state, path := tmp_path / "v.pt")
+    load_state(path)
+    assert "unknown fields" not in caplog.text
+    state["cfg"]["model"].another_token = 3
+    torch.save(state, path)
+    load_state(path)
+    assert "unknown fields, which are left out: 'another_token'" in caplog.text

@@ -110,3 +110,12 @@ def test_bad_input_is_one_line(
     StandIn(options={"adaptive_softmax_cutoff": "8,16"}).save(tmp_path / "model.pt")
     assert check.main(words.format(pair=pair, folder=tmp_path).split()) == 2
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_the_checked_text_is_not_named_as_text_to_learn(
+    pair: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert check.main(f"{pair}/verifier.pt --input-path {pair}/in.en".split()) == 0
+    (line,) = [x for x in capfd.readouterr().out.splitlines() if "specdec-make-pair" in x]
+    assert "in.en" not in line
+    assert "SOURCES OUT" in line

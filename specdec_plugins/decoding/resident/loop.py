@@ -140,7 +140,6 @@ class ResidentBatch(Rows):
             free = free[count:]
             self.rows += sentences
             self.max_lengths += [self._sentences[i][1] for i in sentences]
-            self.stops += [self._sentences[i][1] + 1 for i in sentences]
             self._sources += [len(self._sentences[i][0]) for i in sentences]
             self.lengths += [0] * count
             self.last += [self._eos] * count

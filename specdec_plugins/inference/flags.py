@@ -10,7 +10,7 @@ from dataclasses import Field
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from fairseq import options, utils
@@ -110,12 +110,14 @@ class TranslationParser(Parser):
         for action in self._actions:
             if action.dest not in explained:
                 action.help = argparse.SUPPRESS
-        args, unknown = self.parse_known_args(argv)
-        if unknown:
-            files = [word for word in unknown if os.path.exists(word)]
-            hint = f"; a text is given by --input-path {files[0]}" if files else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return args
+        return self.parse_args(argv)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line, which names the flag of a text that stands without it."""
+        files = [word for word in message.split() if os.path.exists(word)]
+        if files and message.startswith("unrecognized arguments"):
+            message += f"; a text is given by --input-path {files[0]}"
+        super().error(message)
 
     def _add_flags(self) -> None:
         add = self.group.add_argument

@@ -1,86 +1,198 @@
 #!/usr/bin/env python3
-"""Run the shell commands of documentation pages, with small inputs in place of big ones.
+"""Run the commands of documentation pages, with small inputs in place of big ones.
 
     scripts/page_commands.py README.md docs/wmt.md
 
-Run in a copy of the clone, with the package's commands on the path. Every command is run in the
-page's order and printed with its seconds; the first that fails ends the page, with status 1.
+Run it in a copy of the clone, with the package's commands on the path. It writes its inputs to
+``small`` and prints every command with its seconds. The first command that fails ends its page,
+with status 1.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-BEGINS = r"(specdec-|scripts/|\./scripts/|fairseq-|cat |cp |head |mkdir |for |W=)"
-COMMAND = re.compile(rf"^    ({BEGINS}.*)$", re.MULTILINE)
-MODEL = " ".join(
-    f"--{side}-{name} {size}"
-    for side in ("encoder", "decoder")
-    for name, size in {
-        "layers": 1,
-        "embed-dim": 32,
-        "ffn-embed-dim": 32,
-        "attention-heads": 2,
-    }.items()
+PAIR = "checkpoints/wmt.en-de"
+TINY_MODEL = """
+    --encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 2
+    --decoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 2
+"""
+TINY_TRAINING = "--cpu --max-update 4 --update-freq 1 --save-interval-updates 2 --max-tokens 400"
+TINY = " ".join(f"{TINY_MODEL} {TINY_TRAINING}".split())
+GPU_SMALL = (
+    "--device cpu --small --rows 4 --tokens 96 --drafter-tokens 96 --sources 2"
+    " --verifier-seconds 1 --drafter-seconds 1 --rehearsal 0.1"
 )
-TRAINING = (
-    f"--cpu {MODEL} --max-update 4 --update-freq 1 --save-interval-updates 2 --max-tokens 400"
-)
-#: Replacements in every command, in this order.
 SMALL = {
-    # Examples of usage, not commands: with names in capitals, or parts left out.
-    r"^.*(\.\.\. |<).*$": "",
-    r"^(\./)?scripts/demo.sh.*$": "",
-    # Downloads come from a text that is here.
-    r"scripts/get_data.py wmt14 (\S+)": r"mkdir -p runs && cp -r small \1",
-    r"\bRAW\b": "small",
-    r"\bOUT\b": "runs/out",
-    r"\bBIN\b": "runs/out/bin",
-    r"\bDATA_DIR\b": "$W",
-    r"\b(32000|12000)$": "200",
-    r"(your-text|talk|segmented)\.en": r"small/train.en",
+    # The clean room has done these, or they are examples of usage. A comment runs nothing.
+    r"^git clone .*": "# git clone: this is a copy of the clone",
+    r"^\. \.venv/bin/activate": "# activate: the clean room's environment is active",
+    r"^pip install .*download\.pytorch\.org.*": "# pip install: the clean room's first step",
+    r"^pip install .*# with an NVIDIA GPU": "# pip install: for machines with an NVIDIA GPU",
+    # The demo without its own environment.
+    r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py --lines 4 --repeats 1",
+    # Downloads come from a local mirror.
+    r"^scripts/get_data\.py .*": (
+        r"SACREBLEU=small/sacrebleu \g<0> --mirror file://$PWD/small/mirror"
+    ),
+    # Inputs of the reader.
+    r"\bRAW\b|runs/part\b": "small",
+    r"\bOUT\b": "small/out",
+    r"\bBIN\b": "small/out/bin",
+    r"\bDATA_DIR\b": PAIR,
+    r"(?<![\w/])(drafter|verifier)\.pt": rf"{PAIR}/\1.pt",
+    r"\.\.\. (?=--trace)": f"{PAIR} --input-path small/test.en ",
+    r"\bcorpus/": "small/corpus/",
+    r"\bsegmented\.en": "small/out/bpe/test.en",
+    r"\btalk\.en": "small/test.en",
+    r"\byour-text\.en": "small/train.en",
+    # A CPU, few updates, tiny models.
+    r" (32000|12000)$": " 200",
     r"--hours 4": "--updates 4 --cpu",
-    r"--workers 8|--shard-lines 20000|--fp16|--autocast bfloat16|--verifier-feature-layers 1,2": "",
+    r"--workers 8": "--workers 1",
+    r" --(fp16|autocast bfloat16|verifier-feature-layers 1,2|max-update \d+)": "",
     r"--num-update-checkpoints 10": "--num-update-checkpoints 2",
-    r"--max-update \d+": "",
-    r"(--recipe wmt14_block_causal)": r"\1 --verifier-embed-dim 32",
-    r"(--recipe wmt14_\w+)": r"\1 --no-fp16",
-    r"(scripts/train_(?:verifier|drafter)\.sh .*)": rf"\1 {TRAINING}",
-    r"(scripts/(?:distill\.sh|inference\.py) .*)": r"\1 --cpu --max-len-b 20",
+    r"--draft-vocabulary 8000": "--draft-vocabulary 2",
+    r"--recipe wmt14_\w+": r"\g<0> --no-fp16",
+    r"--recipe (wmt14_block_causal|wmt_cpu_drafter)": r"\g<0> --verifier-embed-dim 32",
+    r"^scripts/train_(verifier|drafter)\.sh .*": rf"\g<0> {TINY}",
+    r"^scripts/(distill\.sh|inference\.py) .*": r"\g<0> --cpu --max-len-b 20",
+    r"^scripts/train_on_gpu\.py .*": rf"\g<0> {GPU_SMALL}",
 }
+"""Replacements in every shell command, by pattern, in this order."""
+INDENTED = r"(?:^    \S.*\n(?:(?:    .*)?\n)*)"
+FENCED = r"(?:^```bash\n(?:.*\n)*?```$)"
 
 
-def commands(page: Path) -> list[str]:
-    """Return a page's commands, each in one line, with small inputs."""
-    text = re.sub(r" *\\\n\s*", " ", page.read_text("utf-8"))
+class Command(NamedTuple):
+    """A command of a page, and how it is run."""
+
+    written: str
+    run: str
+
+
+def is_whole(lines: str) -> bool:
+    """Return whether bash can read these lines as commands: a loop ends with its ``done``."""
+    return subprocess.run(["bash", "-nc", lines], capture_output=True, check=False).returncode == 0
+
+
+def shell_commands(block: str) -> list[str]:
+    """Return the commands of a block: a line each, or a whole loop."""
     found = []
-    for match in COMMAND.finditer(text):
-        command = match[1]
-        for pattern, small in SMALL.items():
-            command = re.sub(pattern, small, command)
-        found += [command.strip()] * bool(command.strip())
+    lines = ""
+    for line in re.sub(r" *\\\n\s*", " ", block).splitlines():
+        lines += f"{line}\n"
+        # A placeholder such as <this repository> is no command of bash.
+        if lines.strip() and is_whole(re.sub(r"<[a-z ]+>", "", lines)):
+            found.append(lines.strip())
+            lines = ""
+    if lines.strip():
+        raise ValueError(f"no end of this command: {lines}")
     return found
+
+
+def with_small_inputs(command: str) -> str:
+    """Return a shell command with all replacements."""
+    for pattern, small in SMALL.items():
+        command = re.sub(pattern, small, command)
+    return command
+
+
+def page_commands(text: str) -> list[Command]:
+    """Return the shell commands and the Python programs of a page's blocks of code."""
+    found = []
+    for match in re.finditer(f"{INDENTED}|{FENCED}", text, re.MULTILINE):
+        block = re.sub(r"^(    |```.*\n?)", "", match[0], flags=re.MULTILINE).rstrip()
+        if block.startswith("from "):
+            found.append(Command(block, f"python3 - <<'END'\n{block}\nEND"))
+        else:
+            found += [Command(line, with_small_inputs(line)) for line in shell_commands(block)]
+    return found
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Write a text, and its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def write_inputs(small: Path) -> None:
+    """Write what the commands read: texts, a mirror of downloads and sacreBLEU's test sets."""
+    for language, side in (("en", "src"), ("de", "ref")):
+        lines = Path("data", f"captions.{language}").read_text("utf-8").splitlines()
+        numbered = [f"{number} {line}" for number in range(1, 6) for line in lines]
+        write_lines(small / f"train.{language}", numbered)
+        for split in ("valid", "test"):
+            write_lines(small / f"{split}.{language}", lines[:4])
+        for name in ("wmt13/wmt13", "wmt14/full/wmt14_full"):
+            write_lines(small / f"sacrebleu/{name}.en-de.{side}", lines[:4])
+            for other in ("docid", "genre", "origlang"):
+                write_lines(small / f"sacrebleu/{name}.en-de.{other}", lines[:4])
+        (small / "mirror").mkdir(exist_ok=True)
+        for name, count in (("train", 29000), ("val", 1014), ("test_2016_flickr", 1000)):
+            text = "".join(f"{number} {lines[number % 40]}\n" for number in range(count))
+            packed = gzip.compress(text.encode(), compresslevel=1)
+            (small / f"mirror/{name}.{language}.gz").write_bytes(packed)
+    for name in ("a", "b"):
+        write_lines(small / f"corpus/{name}.en", [f"A dog {name}.", "A man sings."])
+    for archive, name in (
+        ("training-parallel-europarl-v7", "europarl-v7"),
+        ("training-parallel-commoncrawl", "commoncrawl"),
+        ("training-parallel-nc-v9", "news-commentary-v9"),
+    ):
+        with tarfile.open(small / f"mirror/{archive}.tgz", "w:gz") as packed_files:
+            for language in ("en", "de"):
+                text = (small / f"train.{language}").read_bytes()
+                member = tarfile.TarInfo(f"training/{name}.de-en.{language}")
+                member.size = len(text)
+                packed_files.addfile(member, io.BytesIO(text))
+    prepare = f"scripts/prepare_data.sh {small} {small}/out en de --codes {PAIR}/codes"
+    dictionaries = f"--srcdict {PAIR}/dict.en.txt --tgtdict {PAIR}/dict.de.txt"
+    subprocess.run(f"{prepare} {dictionaries}", shell=True, check=True, capture_output=True)
+
+
+def run_page(page: str) -> bool:
+    """Run a page's commands until the first that fails; return whether all passed."""
+    variables = ""
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    for command in page_commands(Path(page).read_text("utf-8")):
+        if re.fullmatch(r"\w+=\S+", command.run):
+            variables += f"{command.run}\n"
+        begin = time.perf_counter()
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", variables + command.run],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            check=False,
+        )
+        print(f"{page}: {time.perf_counter() - begin:.0f} s: {command.run}", flush=True)
+        output = done.stdout.decode("utf-8", "replace")
+        if command.run.startswith("scripts/ref.sh"):
+            print(output, end="", flush=True)
+        if done.returncode:
+            print(f"{output}\n{page}: failed: {command.run}", file=sys.stderr)
+            return False
+    return True
 
 
 def main() -> int:
     """Run the commands of all pages."""
-    failed = 0
-    for page in map(Path, sys.argv[1:]):
-        for command in commands(page):
-            begin = time.perf_counter()
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, check=False
-            )
-            print(f"{page}: {time.perf_counter() - begin:.0f} s: {command}", flush=True)
-            if done.returncode:
-                print(f"{done.stdout}{done.stderr}\n{page}: failed", file=sys.stderr)
-                failed = 1
-                break
-    return failed
+    small = Path("small")
+    if not small.exists():
+        write_inputs(small)
+    passed = [run_page(page) for page in sys.argv[1:]]
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

@@ -109,7 +109,10 @@ def translated(bench: Bench, generator: Any, lines: Sequence[str]) -> list[str]:
 
 
 def joined(lines: Sequence[str]) -> list[str]:
-    """Return inputs of neighbouring lines, each of 80 to 150 words; lengths are spread evenly."""
+    """Return inputs of neighbouring lines, each of 80 to 150 words; lengths are spread evenly.
+
+    A text with fewer words is one input.
+    """
     made, words = list[str](), list[str]()
     low, high = WORDS
     for line in lines:
@@ -118,7 +121,7 @@ def joined(lines: Sequence[str]) -> list[str]:
         if len(words) >= wanted and len(made) < LONG_INPUTS:
             made.append(" ".join(words[:high]))
             words = []
-    return made
+    return made or [" ".join(words)]
 
 
 def numbers(text: str) -> Counter[str]:

@@ -61,6 +61,7 @@ SMALL = {
     r"--workers 8": "--workers 1",
     r" --(fp16|autocast bfloat16|verifier-feature-layers 1,2|max-update \d+)": "",
     r"--num-update-checkpoints 10": "--num-update-checkpoints 2",
+    r"--pairs 50000 --numbers 40000": "--pairs 100 --numbers 100",
     r"--draft-vocabulary 8000": "--draft-vocabulary 2",
     r"--recipe wmt14_\w+": r"\g<0> --no-fp16",
     r"--recipe (wmt14_block_causal|wmt_cpu_drafter)": r"\g<0> --verifier-embed-dim 32",
@@ -129,7 +130,7 @@ def write_inputs(small: Path) -> None:
     """Write what the commands read: texts, a mirror of downloads and sacreBLEU's test sets."""
     for language, side in (("en", "src"), ("de", "ref")):
         lines = Path("data", f"captions.{language}").read_text("utf-8").splitlines()
-        numbered = [f"{number} {line}" for number in range(1, 6) for line in lines]
+        numbered = [f"{number} {line}" for number in range(1, 4) for line in lines]
         write_lines(small / f"train.{language}", numbered)
         for split in ("valid", "test"):
             write_lines(small / f"{split}.{language}", lines[:4])

@@ -109,6 +109,12 @@ def test_an_epoch_has_every_pair_in_batches_of_fixed_sizes(scripts: Any) -> None
         assert len(pairs) == max(1, 200 // length)
 
 
+def test_a_short_text_is_one_long_input(scripts: Any) -> None:
+    joined = sys.modules["gpu_validation"].joined
+    assert joined(["A dog .", "A cat ."]) == ["A dog . A cat ."]
+    assert [len(line.split()) for line in joined(["A dog ."] * 60)] == [81, 81]
+
+
 def test_all_stages_run_on_a_cpu(scripts: Any, segmented: Any, tmp_path: Path) -> None:
     packed, out, new = (tmp_path / name for name in ("packed", "out", "new"))
     texts = ["--text", *segmented, "--more", *segmented]

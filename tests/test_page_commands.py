@@ -1,0 +1,78 @@
+"""``scripts/page_commands.py`` covers every command of the pages that the clean room runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from typing import Any
+
+import pytest
+from scripts_here import SCRIPTS, TOOLS, load_script
+
+ROOT = SCRIPTS.parent
+PAGES = ["README.md", "docs/translate.md", "docs/wmt.md"]
+NOT_RUN = [
+    "# git clone: this is a copy of the clone",
+    "# activate: the clean room's environment is active",
+    "# pip install: the clean room's first step",
+    "# pip install: for machines with an NVIDIA GPU",
+]
+PLACEHOLDER = re.compile(r"<[a-z ]+>|\.\.\.|(?<![\w$-])[A-Z][A-Z_]+\b(?!=)")
+SHELL_WORDS = {"for", "W=checkpoints/wmt.en-de"}
+PATHS = os.pathsep.join([str(TOOLS), os.environ["PATH"]])
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    return load_script("page_commands")
+
+
+@pytest.fixture(scope="module")
+def commands(script: Any) -> list[Any]:
+    texts = (ROOT.joinpath(page).read_text("utf-8") for page in PAGES)
+    return [command for text in texts for command in script.page_commands(text)]
+
+
+def test_every_line_of_code_is_a_command(commands: list[Any]) -> None:
+    written = "\n".join(command.written for command in commands)
+    flat = re.sub(r"\s+", " ", written)
+    for page in PAGES:
+        text = ROOT.joinpath(page).read_text("utf-8")
+        lines = [line for line in text.splitlines() if line.startswith("    ")]
+        assert lines
+        for line in lines:
+            assert re.sub(r"\s+", " ", line.removesuffix("\\")).strip() in flat
+
+
+def test_only_installation_is_not_run(commands: list[Any]) -> None:
+    assert [command.run for command in commands if command.run.startswith("#")] == NOT_RUN
+
+
+def test_every_command_is_a_program_with_its_inputs(commands: list[Any]) -> None:
+    for command in commands:
+        if command.run.startswith(("#", "python3 - <<")):
+            continue
+        assert not PLACEHOLDER.search(command.run), command.run
+        words = shlex.split(command.run)
+        program = next(word for word in words if word == words[-1] or not re.match("[A-Z]+=", word))
+        if program in SHELL_WORDS:
+            continue
+        file = ROOT / program if "/" in program else shutil.which(program, path=PATHS)
+        assert file
+        assert os.access(file, os.X_OK), f"{program} cannot be executed"
+
+
+def test_every_replacement_is_of_some_command(script: Any, commands: list[Any]) -> None:
+    for pattern in script.SMALL:
+        assert any(re.search(pattern, command.written) for command in commands), pattern
+
+
+def test_a_loop_is_a_command(script: Any) -> None:
+    loop = "    for l in en de; do\n        echo $l\n    done\n"
+    text = f"Text.\n\n{loop}    echo \\\n        b\n\nText.\n"
+    runs = [command.run for command in script.page_commands(text)]
+    assert runs == ["for l in en de; do\n    echo $l\ndone", "echo b"]
+    with pytest.raises(ValueError, match="no end of this command: for"):
+        script.page_commands("    for l in en de; do\n")

@@ -41,6 +41,11 @@ no_ray() {
 line=$(grep -m 1 '^    pip install' "$root/README.md")
 extras=$(grep -o '\[[a-z0-9,]*\]' <<<"$line")
 read -ra index <<<"${line##*"'"}"
+# pip would try an index that cannot be reached again for every package.
+if ! python3 -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=20)' "${index[1]}/" 2>/dev/null; then
+  echo "clean_room: ${index[1]} cannot be reached, so torch comes from pip's default index"
+  index=()
+fi
 
 mkdir "$room/source" "$room/clone"
 cp -r "$root"/{setup.py,pyproject.toml,README.md,LICENSE,specdec_plugins} "$room/source"
@@ -54,7 +59,7 @@ for version; do
   "$python" -m venv "$version"
   PATH=$room/$version/bin:$PATH
   try pip wheel --no-deps -w wheel ./source
-  try pip install "$(echo wheel/*.whl)$extras" "${index[@]}"
+  try pip install "$(echo wheel/*.whl)$extras" ${index[@]+"${index[@]}"}
   python -c 'import torch; print("clean_room: torch", torch.__version__)'
   try translate multi30k.en-de
   try translate wmt.en-de
@@ -63,7 +68,7 @@ for version; do
   try specdec-evaluate multi30k.en-de --input-path few.en --output-path sweep --rounds 1 --no-plots
   try no_ray
   # The extra that docs/wmt.md and docs/translate.md name for --workers, and that of plots.
-  try pip install "$(echo wheel/*.whl)[ray,plot]" "${index[@]}"
+  try pip install "$(echo wheel/*.whl)[ray,plot]" ${index[@]+"${index[@]}"}
   cd clone
   for page in "${pages[@]}"; do
     rm -rf runs

@@ -103,7 +103,7 @@ setup(
     },
     cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
-        "torch>=2.6,<2.14",  # the oldest and the newest that were tried
+        "torch>=2.11,<2.14",  # the oldest and the newest that were tried
         *FAIRSEQ,
         "filelock>=4",
         "jinja2>=3",

@@ -94,7 +94,7 @@ old_pip=()
 if [ "$version" = 3.10 ]; then old_pip=('pip>=23.2,<24.1'); fi
 install "installing build tools" 'setuptools>=77.0.3' wheel ${old_pip[@]+"${old_pip[@]}"}
 "$py" -c 'import sys, torch
-sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' 2>/dev/null || install_torch
+sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' 2>/dev/null || install_torch
 if [ "$version" = 3.10 ]; then
   # In isolation: seeing torch, it would build extensions whose sources its archive lacks.
   CFLAGS=-g0 CXXFLAGS=-g0 install "compiling fairseq, which takes minutes" fairseq==0.12.2

@@ -10,9 +10,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import ray
 import torch
+from ray._private.node import Node
 from ray.util import ActorPool
 
 from specdec_plugins.files.errors import InferenceError
@@ -93,9 +96,14 @@ def _start() -> None:
     variables = {"PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": os.environ["ORT_DISABLE_TELEMETRY"]}
     # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
     local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
-    ray.init(
-        # Warnings tell of Ray's own settings; what stops a job is raised.
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": variables},
-        **({} if os.environ.get("RAY_ADDRESS") else local),
-    )
+    # Without a dashboard Ray starts its process nevertheless, only to ask the addresses of three
+    # clouds whether it runs there, and to report usage.
+    silent = os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    no_dashboard = patch.object(Node, "start_api_server") if silent else nullcontext()
+    with no_dashboard:
+        ray.init(
+            # Warnings tell of Ray's own settings; what stops a job is raised.
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": variables},
+            **({} if os.environ.get("RAY_ADDRESS") else local),
+        )

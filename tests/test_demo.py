@@ -33,7 +33,7 @@ def test_translations_and_a_table(
     output = capsys.readouterr().out
     assert output.count(" tokens in ") == 3  # two examples, and what was typed
     rows = [line for line in output.splitlines() if line.endswith("/2")]
-    assert [row[2:25].strip() for row in rows] == list(demo.SYSTEMS)[1:4]
+    assert [row[2:25].strip() for row in rows] == list(demo.SYSTEMS)[1:5]
     assert all(row.endswith("2/2") for row in rows)
     # Of the drafts alone: without drafts it is 1.
     assert float(re.findall(r"([\d.]+)\s+tokens\s+a\s+step", output)[0]) > 3

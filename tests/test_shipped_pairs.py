@@ -18,6 +18,7 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Settings, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +63,20 @@ def decoded(
     )
     pair = load_translator(settings)
     return [t.text for t in pair.translate(SOURCES[name][:lines])], pair.statistics
+
+
+@pytest.mark.parametrize("name", [CAPTIONS, WMT])
+def test_an_int8_copy_drafts_float32s_words(name: str) -> None:
+    """By the default engine; where the processor can, the writer drafts, and is mostly right."""
+    folder, lines = ROOT / "checkpoints" / name, SOURCES[name][:8]
+    plain = load_translator(Settings.of_model(folder, strategy="AR", batch=1))
+    expected = [line.text for line in plain.translate(lines)]
+    copy = load_translator(Settings.of_model(folder, drafts="copy", batch=1))
+    assert [line.text for line in copy.translate(lines)] == expected
+    if kernel.FAMILY is not None:
+        assert "writer drafts" in copy.generator.engines.name
+        assert copy.statistics.acceptance_rate > 0.8
+        assert copy.statistics.drafter_calls < 1.2 * copy.statistics.committed_tokens
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import ge, or_, sub
 from typing import ClassVar
@@ -113,6 +113,9 @@ class Batch(Rows):
             self.stops = net_input[STOPS].tolist()
         self.net_input, self.device = net_input, tokens.device
         self.encoder_out: EncoderOut | None = None
+        #: Returns ``(layers, 2, rows, heads, source, dim)`` the verifier's keys and values of the
+        #: sources of :attr:`rows`.
+        self.memory: Callable[[], Tensor] | None = None
         #: ``(rows, n)`` forced tokens, :attr:`forced` of each row, then padding.
         self.prefix = tokens[:, : max(self.forced)]
         #: Tokens that a row has room for: its last step may begin at its maximum length and write a

@@ -53,8 +53,14 @@ class SpeculativeGenerator:
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,
+        reads_sources: bool = True,
     ) -> None:
-        """``drafts``: None for none; ``engine`` runs the verifier's steps, by default PyTorch."""
+        """
+        Args:
+            drafts: None for none.
+            engine: runs the verifier's steps, by default PyTorch.
+            reads_sources: False if :meth:`decode` is always given what another model has read.
+        """
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
@@ -74,13 +80,13 @@ class SpeculativeGenerator:
         self.positions = int(verifier.max_decoder_positions())
         layers = () if self.drafter is None else self.drafter.feature_layers
         reads_states = self.drafter is not None and self.drafter.uses_verifier_features
-        self._verifier = CachedVerifier(verifier, self.pad, engine, layers)
+        self._verifier = CachedVerifier(verifier, self.pad, engine, layers, reads_sources)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self._loop = Loop(self._verifier, self.search, self._bans, reads_states)
         #: Sentences that are decoded at once, if the generator :attr:`refills`; None: all.
         self.rows: int | None = None
         self._resident: ResidentLoop | None = None
-        if engine.recorder is not None:
+        if engine.recorder is not None and reads_sources:
             self._resident = ResidentLoop(
                 self._verifier, self._drafter, self.search.scoring, self._bans, engine.recorder
             )
@@ -135,9 +141,16 @@ class SpeculativeGenerator:
         statistics: DecodingStatistics,
         observers: Sequence[Observer] = (),
         encoder_out: EncoderOut | None = None,
+        memory: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch under a controller, counted in ``statistics``; ``encoder_out``: the
-        encoder's output, if it has run."""
+        """Translate a batch.
+
+        Args:
+            statistics: count what is decoded.
+            encoder_out: the encoder's output, if it has run.
+            memory: ``(layers, 2, rows, heads, source, dim)`` keys and values of the sources, if
+                they have been computed.
+        """
         net_input = sample["net_input"]
         precision = next(self.model.parameters()).dtype
         hypotheses = Hypotheses(self.limits, statistics, observers, precision)
@@ -155,7 +168,7 @@ class SpeculativeGenerator:
                 return self._resident.decode(sentences, rows, controller, hypotheses)
 
             clock = statistics.clock(net_input["src_tokens"].device)
-            batch = self._start(net_input, controller, clock, encoder_out)
+            batch = self._start(net_input, controller, clock, encoder_out, memory)
             if any(batch.forced):
                 with clock.phase("verify"):
                     self._loop.commit_forced(batch)
@@ -171,6 +184,7 @@ class SpeculativeGenerator:
         controller: Controller,
         clock: Clock,
         encoder_out: EncoderOut | None,
+        memory: Tensor | None,
     ) -> Batch:
         """Return the batch, whose sources the encoder has read."""
         source = net_input["src_tokens"]
@@ -183,7 +197,8 @@ class SpeculativeGenerator:
             if encoder_out is None:
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])
             batch.encoder_out = encoder_out
-            self._verifier.begin(encoder_out, batch.capacity)
+            self._verifier.begin(encoder_out, batch.capacity, memory)
+            batch.memory = self._verifier.source_memory
         return batch
 
     @property

@@ -107,27 +107,19 @@ class Credit:
     tokens: float = LONGEST
 
 
-class CopyDrafting(TextDrafting):
+class WrittenDrafting(TextDrafting):
     """Drafts what a copy of the verifier writes, which after a rejection writes on anew.
 
-    The copy, a generator without a drafter, reads the verifier's encoder. It writes no more than
-    the step drafts, and no more than a row's credit, from which it pays each token and, by
-    :data:`BEGIN_AGAIN`, each return to the committed ones. An accepted token earns three, and every
-    committed one :data:`EARNED`: a copy that is right writes on, and one that always disagrees
-    costs little.
+    It writes no more than the step drafts, and no more than a row's credit, from which it pays each
+    token and each return to the committed ones. An accepted token earns three, and every committed
+    one :data:`EARNED`: a copy that is right writes on, and one that always disagrees costs little.
     """
 
-    def __init__(
-        self,
-        copy: SpeculativeGenerator,
-        batch: Batch,
-        draws: bool,
-        credit: Credit | None = None,
-    ) -> None:
+    def __init__(self, batch: Batch, draws: bool, credit: Credit | None = None) -> None:
         """``credit``: is handed on from sentence to sentence; None: drafts are not to depend on
         earlier sentences."""
         super().__init__([[] for _ in batch.rows], batch, draws)
-        self._copy, self._lost = copy, set(batch.rows)
+        self._lost = set(batch.rows)
         self._handed_on = Credit() if credit is None else credit
         self._credit = [min(self._handed_on.tokens, length) for length in batch.draft_lengths]
         #: Passes of the copy for the next draft, by row.
@@ -141,34 +133,30 @@ class CopyDrafting(TextDrafting):
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Let the copy write on from the committed tokens."""
-        assert batch.encoder_out is not None
-        sizes = {}
-        for i in lost:
-            credit = self._credit[batch.rows[i]] - BEGIN_AGAIN * (batch.lengths[i] > 0)
-            sizes[i] = min(batch.draft_lengths[i], int(credit))
+        sizes = self._sizes(batch)
         lost = [i for i in lost if sizes[i] > 0]
-        if not lost:
-            return
-        copy, rows = self._copy, [batch.rows[i] for i in lost]
-        committed = [torch.tensor(batch.tokens[i], dtype=torch.long) for i in lost]
-        some = torch.tensor(rows, device=batch.device)
-        net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}
-        net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
-        net_input[FREE] = to_device([batch.free_from[i] for i in lost], batch.device)
-        net_input[STOPS] = to_device([batch.lengths[i] + sizes[i] for i in lost], batch.device)
-        options = copy.controller, DecodingStatistics()
-        encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)
-        dtype = next(copy.model.parameters()).dtype
-        encoder_out["encoder_out"] = [x.to(dtype) for x in encoder_out["encoder_out"]]
-        written = copy.decode({"net_input": net_input}, *options, encoder_out=encoder_out)
-        for row, (hypothesis,) in zip(rows, written):
-            self._texts[row] = hypothesis["tokens"].tolist()
-            self._probabilities[row] = hypothesis["positional_scores"].exp().tolist()
-            self._next[row] = hypothesis["forced"]
-            again = hypothesis["forced"] > 0
-            self._credit[row] -= hypothesis["steps"] + BEGIN_AGAIN * again
-            self._passes[row] = hypothesis["steps"] + again
-        self._lost.difference_update(rows)
+        if lost:
+            self._write(batch, lost, sizes)
+            self._lost.difference_update(batch.rows[i] for i in lost)
+
+    def _sizes(self, batch: Batch) -> list[int]:
+        """Return how many tokens the copy may write of each row."""
+        sizes = []
+        for i, (row, length) in enumerate(zip(batch.rows, batch.draft_lengths)):
+            credit = self._credit[row] - self._beginning(batch, i)
+            sizes.append(min(length, int(credit)))
+        return sizes
+
+    def _beginning(self, batch: Batch, index: int) -> int:
+        """Return the cost of writing on in a row of the batch, beside the tokens."""
+        raise NotImplementedError
+
+    def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
+        """Write the texts of rows of the batch, and take their costs from the credit.
+
+        ``sizes``: the most tokens of each row of the batch.
+        """
+        raise NotImplementedError
 
     def observe(self, result: StepResult) -> None:
         super().observe(result)
@@ -180,3 +168,53 @@ class CopyDrafting(TextDrafting):
                 self._handed_on.tokens = self._credit[row]
             elif self._next[row] >= len(self._texts[row]):
                 self._lost.add(row)
+
+
+class CopyDrafting(WrittenDrafting):
+    """Drafts what a generator without a drafter writes.
+
+    It reads the verifier's keys and values of the source, and thus has no encoder.
+    """
+
+    def __init__(
+        self,
+        copy: SpeculativeGenerator,
+        batch: Batch,
+        draws: bool,
+        credit: Credit | None = None,
+    ) -> None:
+        """``credit``: see :class:`WrittenDrafting`."""
+        super().__init__(batch, draws, credit)
+        self._copy = copy
+
+    def _beginning(self, batch: Batch, index: int) -> int:
+        return BEGIN_AGAIN * (batch.lengths[index] > 0)
+
+    def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
+        assert batch.encoder_out is not None
+        assert batch.memory is not None
+        copy, rows = self._copy, [batch.rows[i] for i in lost]
+        committed = [torch.tensor(batch.tokens[i], dtype=torch.long) for i in lost]
+        some = torch.tensor(rows, device=batch.device)
+        net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}
+        net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
+        net_input[FREE] = to_device([batch.free_from[i] for i in lost], batch.device)
+        net_input[STOPS] = to_device([batch.lengths[i] + sizes[i] for i in lost], batch.device)
+        options = copy.controller, DecodingStatistics()
+        encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)
+        dtype = next(copy.model.parameters()).dtype
+        encoder_out["encoder_out"] = [x.to(dtype) for x in encoder_out["encoder_out"]]
+        memory = batch.memory()
+        if len(batch.rows) > 1:
+            # A tensor of its own, since the copy moves rows within it.
+            memory = memory[:, :, torch.tensor(lost, device=batch.device)]
+        written = copy.decode(
+            {"net_input": net_input}, *options, encoder_out=encoder_out, memory=memory.to(dtype)
+        )
+        for row, (hypothesis,) in zip(rows, written):
+            self._texts[row] = hypothesis["tokens"].tolist()
+            self._probabilities[row] = hypothesis["positional_scores"].exp().tolist()
+            self._next[row] = hypothesis["forced"]
+            again = hypothesis["forced"] > 0
+            self._credit[row] -= hypothesis["steps"] + BEGIN_AGAIN * again
+            self._passes[row] = hypothesis["steps"] + again

@@ -23,10 +23,14 @@ from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.drafting import LONGEST, DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.step_result import TraceRecorder
+from specdec_plugins.decoding.steps.verifier import check_supported
 from specdec_plugins.decoding.text_drafting import CopyDrafting, Credit, TextDrafting
+from specdec_plugins.decoding.writer_drafting import WriterDrafting
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.writer.writer import WriterEngine, build_writer
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
     CTranslate2Generator,
@@ -226,11 +230,20 @@ def _drafts(
         symbols = [target.index(symbol) for symbol in source.symbols]
         return DraftSource(partial(TextDrafting.of, source.pad(), symbols))
     assert verifier is not None
-    copied = choose_engine(*_copy_engine(settings), settings.device)
-    if copied.dtype != engines.verifier.dtype:
-        verifier = deepcopy(verifier).to(copied.dtype)
-    limits = settings.limits
-    copy = build_generator(verifier, None, target, limits=limits, engines=Engines.both(copied))
     # Strict output does not depend on drafts, which may thus depend on earlier sentences.
     credit = Credit() if settings.rule == StrictRule() else None
+    engine, precision = _copy_engine(settings)
+    limits = settings.limits
+    if precision == "int8" and limits.repetition_penalty == 1:
+        bans = TokenBans(limits, target.pad(), target.unk(), target.eos())
+        check_supported(verifier)
+        if writer := build_writer(verifier.decoder, bans.pad, bans.eos, {bans.unk: limits.unkpen}):
+            drafting = partial(WriterDrafting, writer, bans, credit=credit)
+            return DraftSource(drafting, WriterEngine())
+    copied = choose_engine(engine, precision, settings.device)
+    if copied.dtype != engines.verifier.dtype:
+        verifier = deepcopy(verifier).to(copied.dtype)
+    copy = SpeculativeGenerator(
+        verifier, None, target, limits=limits, engine=copied, reads_sources=False
+    )
     return DraftSource(partial(CopyDrafting, copy, credit=credit), copied)

@@ -33,6 +33,8 @@ from specdec_plugins.decoding.text_drafting import (
     Credit,
     TextDrafting,
 )
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.step import Run, Step
 
 LIMITS = GenerationLimits(max_len_b=20)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
@@ -127,13 +129,40 @@ def test_any_copy_gives_the_verifiers_words(
 ) -> None:
     """Also a copy that often disagrees, as its weights are others; ONNX Runtime's is in int8."""
     expected, prefix = greedy(lengths, seed, forced)
-    how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(engine, "int8")}
-    copy = copied(SpeculativeGenerator(noisy(noise, engine), None, DICTIONARY, **how))
+    copy = copied(
+        SpeculativeGenerator(
+            noisy(noise, engine),
+            None,
+            DICTIONARY,
+            limits=LIMITS,
+            engine=engine_of(engine, "int8"),
+            reads_sources=False,
+        )
+    )
     batch = make_batch(list(lengths), seed=seed)
     made = generator(copy, controller, k, engine)
     assert_same(made.generate([], batch, prefix), expected, batch, engine)
     if engine == "eager" and not noise and k == 64 and controller != "confidence":
         assert made.statistics.verifier_calls <= 2 * len(lengths) + len(lengths) * bool(forced)
+
+
+def test_a_copy_reads_what_the_verifier_has_encoded() -> None:
+    """It prepares neither an encoder nor the keys and values of sources."""
+    prepared: list[str] = []
+
+    class Watching(EagerEngine):
+        def prepare(self, step: Step) -> Run:
+            prepared.append(type(step).__name__)
+            return super().prepare(step)
+
+    model, engine = verifier(), Watching("float64")
+    copy = SpeculativeGenerator(model, None, DICTIONARY, None, LIMITS, engine, reads_sources=False)
+    assert prepared == ["VerifierStep"]
+    batch = make_batch([3, 9, 6], seed=3)
+    expected, _ = greedy((3, 9, 6), 3)
+    made = generator(copied(copy))
+    assert_greedy(made.generate([], batch), expected)
+    assert made.statistics.steps == 3
 
 
 @pytest.mark.parametrize("k", [1, 4, 64])

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices, on_host
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints, indices, on_host
+from specdec_plugins.engines.compiling import compiled
 
 
 @dataclass

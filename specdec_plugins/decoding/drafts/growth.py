@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores, compiled
+from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores
+from specdec_plugins.engines.compiling import compiled
 
 #: A lattice's candidates, first and following scores; see :class:`Lattice`.
 HostLattice = tuple[Ints, Scores, Scores]

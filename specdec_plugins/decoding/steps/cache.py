@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.kernels import Bools, Floating, Ints
+from specdec_plugins.engines.compiling import compiled
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, lowest
 from specdec_plugins.models.rows import keep_rows
@@ -131,7 +132,7 @@ class KVCache:
         self._past = store if store.size(2) == rows else store[:, :, :rows]
 
 
-@kernels.compiled
+@compiled
 def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int) -> None:
     """Copy ``columns`` ``(rows, n)`` of ``new`` to ``past``; see :meth:`KVCache.write`.
 
@@ -180,7 +181,7 @@ def fill_mask(mask: Tensor, cached: Ints, among: Bools, first: int) -> None:
     mask.copy_(wide)
 
 
-@kernels.compiled
+@compiled
 def _fill(mask: Floating, cached: Ints, among: Bools, first: int, unseen: float) -> None:
     slots = mask.shape[2]
     mask[:] = unseen

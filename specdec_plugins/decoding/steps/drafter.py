@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Prefixes
-from specdec_plugins.decoding.kernels import Bools, Ints, compiled, indices, to_device
+from specdec_plugins.decoding.kernels import Bools, Ints, indices, to_device
 from specdec_plugins.decoding.steps.cache import fill_mask
 from specdec_plugins.decoding.steps.encoder import CachedModel, example_of, frozen_encoder
+from specdec_plugins.engines.compiling import compiled
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput

@@ -154,20 +154,35 @@ class CachedModel:
         engine: Engine | None,
         positions: Callable[[int], Tensor | None],
         inputs: Callable[..., tuple[Tensor, ...]],
+        reads_sources: bool = True,
     ) -> None:
-        """``positions``: returns embeddings of so many; ``inputs``: a step's, to be filled."""
+        """
+        Args:
+            positions: returns embeddings of so many.
+            inputs: returns a step's, to be filled.
+            reads_sources: False if :meth:`begin` is always given keys and values.
+        """
         self.engine = engine = engine or EagerEngine()
         self._whole, self._positions = engine.whole_cache, positions
         # An engine keeps its binding to inputs that are filled anew.
         self._empty = lru_cache(maxsize=8)(inputs) if self._whole else inputs
-        self._run, self._read_source = engine.prepare(step), engine.prepare(MemoryStep(step.layers))
+        self._run = engine.prepare(step)
+        if reads_sources:
+            self._read_source = engine.prepare(MemoryStep(step.layers))
         self.cache = KVCache(step.layers, engine.whole_cache)
         self._table: Tensor | None = None
 
-    def begin(self, encoder_out: EncoderOut, capacity: int) -> None:
-        """Begin a batch; ``capacity``: the largest number of positions of a row, new ones too."""
+    def begin(self, encoder_out: EncoderOut, capacity: int, memory: Tensor | None = None) -> None:
+        """Begin a batch.
+
+        Args:
+            capacity: the largest number of positions of a row, new ones too.
+            memory: keys and values of the source, if another model has computed them.
+        """
         states = encoder_out["encoder_out"][0]
-        (self._memory,) = self._read_source(states)
+        if memory is None:
+            (memory,) = self._read_source(states)
+        self._memory = memory
         self._mask = source_mask(encoder_out, states.dtype)
         if self._mask is None and self._whole:
             self._mask = states.new_zeros(states.size(1), 1, 1, len(states))
@@ -176,6 +191,10 @@ class CachedModel:
         count, table = room(capacity), self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = self._positions(count)
+
+    def source_memory(self) -> Tensor:
+        """Return ``(layers, 2, rows, heads, source, dim)`` keys and values of the sources."""
+        return self._memory
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""

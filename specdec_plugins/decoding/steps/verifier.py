@@ -150,13 +150,16 @@ class CachedVerifier(CachedModel):
         padding: int,
         engine: Engine | None = None,
         feature_layers: Collection[int] = (),
+        reads_sources: bool = True,
     ) -> None:
+        """``reads_sources``: False for a copy, which reads what another model has encoded."""
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         model.eval()
         self.step = VerifierStep(model, feature_layers)
         positions = partial(position_table, model.decoder.embed_positions, padding=padding)
-        super().__init__(self.step, engine, positions, _empty)
-        self.encode = frozen_encoder(model.encoder, self.engine)
+        super().__init__(self.step, engine, positions, _empty, reads_sources)
+        if reads_sources:
+            self.encode = frozen_encoder(model.encoder, self.engine)
 
     def score(self, last: Sequence[int], draft: Draft, lengths: list[int]) -> Results:
         """Return the results of :class:`VerifierStep`; the next call overwrites them.

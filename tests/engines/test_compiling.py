@@ -13,7 +13,7 @@ import pytest
 from kills import fork
 from numba.core.caching import IndexDataCacheFile
 
-from specdec_plugins.decoding.kernels import compiled
+from specdec_plugins.engines.compiling import compiled
 
 
 def test_processes_that_compile_at_once_keep_all(

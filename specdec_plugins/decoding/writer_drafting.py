@@ -1,0 +1,55 @@
+"""Drafts that the writer writes: an int8 copy of the verifier, a sentence a call."""
+
+from __future__ import annotations
+
+from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.limits import TokenBans
+from specdec_plugins.decoding.target_prefix import BEGINS
+from specdec_plugins.decoding.text_drafting import Credit, WrittenDrafting
+from specdec_plugins.engines.writer.writer import Sentence, Writer
+
+
+class WriterDrafting(WrittenDrafting):
+    """Drafts what the writer writes of each row. A pass of it reads one token."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        bans: TokenBans,
+        batch: Batch,
+        draws: bool,
+        credit: Credit | None = None,
+    ) -> None:
+        """``credit``: see :class:`WrittenDrafting`."""
+        super().__init__(batch, draws, credit)
+        self._min_len = bans.limits.min_len
+        first = [bans.eos] * len(batch.rows)
+        if BEGINS in batch.net_input:
+            first = batch.net_input[BEGINS].tolist()
+        self._sentences = [
+            self._begun(writer, batch, row, token) for row, token in enumerate(first)
+        ]
+
+    def _begun(self, writer: Writer, batch: Batch, row: int, first: int) -> Sentence:
+        assert batch.encoder_out is not None
+        assert batch.memory is not None
+        memory = batch.memory()[:, :, row]
+        for padding in batch.encoder_out["encoder_padding_mask"]:
+            memory = memory[..., ~padding[row], :]
+        return writer.sentence(memory, first, batch.max_lengths[row])
+
+    def _beginning(self, batch: Batch, index: int) -> int:
+        return self._sentences[batch.rows[index]].unread(batch.tokens[index]) - 1
+
+    def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
+        for i in lost:
+            row, committed = batch.rows[i], batch.tokens[i]
+            sentence = self._sentences[row]
+            unread = sentence.unread(committed)
+            text, probabilities = sentence.write(committed, sizes[i], self._min_len)
+            self._texts[row] = text
+            self._probabilities[row] = probabilities
+            self._next[row] = len(committed)
+            passes = len(text) - len(committed) + unread - 1
+            self._passes[row] = passes
+            self._credit[row] -= passes

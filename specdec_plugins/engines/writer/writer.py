@@ -1,0 +1,214 @@
+"""A decoder that writes sentences by the compiled function. No fairseq in here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.writer import kernel
+from specdec_plugins.engines.writer.trial import runs_here
+from specdec_plugins.engines.writer.weights import model_of, obstacle
+from specdec_plugins.models.attention import among_themselves
+from specdec_plugins.models.layers import (
+    DecoderLayerRunner,
+    additive,
+    position_table,
+    positioned,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Relative errors that are tolerated. They stay below 0.05; those of a wrong kernel are near 1.
+TOLERATED = 0.2
+#: Tokens of the check, and of its source.
+CHECKED = 7
+
+
+class WriterEngine(EagerEngine):
+    """Stands for the writer where engines are asked what they are: it runs no steps."""
+
+    name = "writer"
+    stores_weights = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precision = "int8"
+
+
+def build_writer(decoder: Any, pad: int, eos: int, penalties: Mapping[int, float]) -> Writer | None:
+    """Return a writer, or None where it cannot run a decoder here; the arguments are its own."""
+    begin = time.perf_counter()
+    reason = obstacle(decoder)
+    if reason is None and not runs_here():
+        reason = "its instructions do not run here"
+    if reason is not None:
+        logger.info("ONNX Runtime writes drafts: %s", reason)
+        return None
+    try:
+        writer = Writer(decoder, pad, eos, penalties)
+    except Exception as error:  # whatever another version of numba raises
+        logger.warning("ONNX Runtime writes drafts: the writer failed (%s)", error)
+        return None
+    logger.info("the writer is ready after %.1f s", time.perf_counter() - begin)
+    return writer
+
+
+class Writer:
+    """Writes greedy sentences by a decoder's weights in int8."""
+
+    def __init__(
+        self,
+        decoder: Any,
+        pad: int,
+        eos: int,
+        penalties: Mapping[int, float],
+    ) -> None:
+        """``penalties``: is subtracted from the logits of these tokens.
+
+        Raises:
+            RuntimeError: what it computes is not what PyTorch does.
+        """
+        with torch.no_grad():
+            layers = [DecoderLayerRunner(layer, True) for layer in decoder.layers]
+            self.model = model_of(decoder, layers, pad, eos, penalties)
+            self.layers, self.dim = len(layers), layers[0].head_dim
+            self._check(decoder, layers)
+
+    def sentence(self, memory: Tensor, first: int, length: int) -> Sentence:
+        """Return a sentence of at most ``length`` tokens, none of which is written.
+
+        Args:
+            memory: ``(layers, 2, heads, source, dim)`` keys and values of the source.
+            first: the token before it.
+        """
+        return Sentence(self, memory, first, length)
+
+    def scratch(self, length: int) -> kernel.Scratch:
+        """Return memory for sentences of a ``length``, target or source."""
+        model = self.model
+        channels = model.embeddings.shape[1]
+        widest = max(3 * channels, model.inner) + kernel.ROWS
+        sizes = (channels, channels, widest, channels)
+        state, normed, result, attended = (np.zeros(size, np.float32) for size in sizes)
+        codes = np.zeros(int(model.products[:, 3].max()) + 2 * model.screen.shape[1], np.int8)
+        weights = np.zeros(length, np.float32)
+        logits = np.zeros(len(model.screen), np.float32)
+        return kernel.Scratch(state, normed, result, attended, codes, weights, logits)
+
+    def _check(self, decoder: Any, layers: Sequence[DecoderLayerRunner]) -> None:
+        """Compare states and a choice with PyTorch's on random inputs: a kernel may be wrong."""
+        generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
+        heads = self.model.heads
+        shape = len(layers), 2, 1, heads, CHECKED, self.dim
+        memory = torch.randn(shape, generator=generator)
+        tokens = torch.randint(len(self.model.embeddings), (1, CHECKED), generator=generator)
+        dtype = decoder.output_projection.weight.dtype
+        expected = _states(decoder, layers, tokens, memory.to(dtype)).float()
+
+        sentence = self.sentence(memory[:, :, 0], int(tokens[0, 0]), CHECKED)
+        committed = tokens[0, 1:].tolist()
+        chosen, states = [], []
+        for count in range(CHECKED):
+            text, _ = sentence.write(committed[:count], 1)
+            chosen.append(text[-1])
+            states.append(torch.from_numpy(sentence.state.copy()))
+        state = torch.stack(states)
+        if not (state - expected).norm() <= TOLERATED * expected.norm():  # NaN, too
+            raise RuntimeError("its states are not PyTorch's")
+
+        allowed = torch.from_numpy(self.model.token_biases).isfinite()
+        logits = state @ torch.from_numpy(self.model.output).T
+        logits += torch.from_numpy(self.model.token_biases)[: logits.size(1)]
+        best = logits.amax(1)
+        usual = logits[:, allowed[: logits.size(1)]].mean(1)
+        lost = best - logits[range(CHECKED), chosen]
+        if not lost.sum() <= TOLERATED * (best - usual).sum():
+            raise RuntimeError("it does not choose the best tokens")
+
+
+class Sentence:
+    """A sentence that is written, and the cache of its tokens."""
+
+    def __init__(self, writer: Writer, memory: Tensor, first: int, length: int) -> None:
+        """See :meth:`Writer.sentence`."""
+        self._writer = writer
+        self._memory: kernel.Floats = memory.float().contiguous().numpy()
+        shape = *self._memory.shape[:3], length + 1, writer.dim
+        self._cache: kernel.Floats = np.empty(shape, np.float32)
+        #: The token before the sentence, and its tokens.
+        self._tokens = np.full(length + 1, first, np.int64)
+        self._probabilities = np.ones(length + 1, np.float32)
+        #: The number of first tokens whose keys and values are cached.
+        self._cached = 0
+        self._scratch = writer.scratch(max(length + 1, self._memory.shape[3]))
+
+    def unread(self, committed: Sequence[int]) -> int:
+        """Return how many tokens are to be read before there is a token after ``committed``."""
+        return len(committed) + 1 - self._common(np.array(committed, np.int64))
+
+    def write(
+        self, committed: Sequence[int], count: int, min_len: int = 0
+    ) -> tuple[list[int], list[float]]:
+        """Return ``committed``, up to ``count`` tokens after them, and all their probabilities.
+
+        ``min_len``: tokens before EOS.
+        """
+        given = np.array(committed, np.int64)
+        begin = self._common(given)
+        known = len(given) + 1
+        self._tokens[1:known] = given
+        self._probabilities[:known] = 1
+        end = kernel.write(
+            self._writer.model,
+            self._memory,
+            self._cache,
+            self._tokens[: known + count],
+            self._probabilities,
+            begin,
+            known,
+            min_len + 1,
+            self._scratch,
+        )
+        self._cached = end - 1
+        return self._tokens[1:end].tolist(), self._probabilities[1:end].tolist()
+
+    @property
+    def state(self) -> kernel.Floats:
+        """``(channels,)`` the decoder's last state."""
+        return self._scratch.normed
+
+    def _common(self, committed: NDArray[np.int64]) -> int:
+        """Return how many first tokens are cached and as committed, the last one excepted."""
+        count = min(self._cached, len(committed) + 1)
+        same = self._tokens[1:count] == committed[: max(count - 1, 0)]
+        if not same.all():
+            count = int(same.argmin()) + 1
+        return min(count, len(committed))
+
+
+def _states(
+    decoder: Any,
+    layers: Sequence[DecoderLayerRunner],
+    tokens: Tensor,
+    memory: Tensor,
+) -> Tensor:
+    """Return PyTorch's states ``(n, channels)`` of ``tokens`` ``(1, n)``."""
+    count = tokens.size(1)
+    x = decoder.embed_scale * decoder.embed_tokens(tokens)
+    table = position_table(decoder.embed_positions, count, decoder.padding_idx)
+    if table is not None:
+        x = positioned(x, torch.arange(count)[None], table)
+    if decoder.layernorm_embedding is not None:
+        x = decoder.layernorm_embedding(x)
+    mask = additive(torch.ones(count, count, dtype=torch.bool).tril(), x.dtype)[None, None]
+    for layer, source in zip(layers, memory):
+        x = layer(x, among_themselves(mask, layer.layer.self_attn), source, None)
+    return (x if decoder.layer_norm is None else decoder.layer_norm(x))[0]

@@ -1,0 +1,160 @@
+"""The writer computes PyTorch's states, and writes the same whatever it wrote before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import examples, make_verifier
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.engines.writer import kernel, trial, weights, writer
+from specdec_plugins.engines.writer.weights import obstacle
+from specdec_plugins.engines.writer.writer import Writer, build_writer
+from specdec_plugins.machine import python_program
+
+PAD, EOS, UNK = 1, 2, 3
+KINDS: dict[str, dict[str, Any]] = {
+    "pre-norm": {"decoder_normalize_before": True},
+    "post-norm": {"decoder_normalize_before": False},
+    "gelu": {"activation_fn": "gelu", "decoder_normalize_before": False},
+    "learned positions": {"decoder_learned_pos": True, "layernorm_embedding": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "odd widths": {"decoder_ffn_embed_dim": 23, "decoder_normalize_before": True},
+}
+pytestmark = pytest.mark.skipif(
+    kernel.FAMILY is None, reason="the processor has none of the writer's instructions"
+)
+
+
+@cache
+def decoder_of(kind: str) -> Any:
+    return make_verifier(seed=3, **KINDS[kind]).float().eval().decoder
+
+
+@cache
+def writer_of(kind: str) -> Writer:
+    return Writer(decoder_of(kind), PAD, EOS, {UNK: 0.5})
+
+
+def source(kind: str, seed: int, length: int = 6) -> torch.Tensor:
+    made = writer_of(kind)
+    shape = made.layers, 2, made.model.heads, length, made.dim
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def written(kind: str, seed: int, count: int = 20, min_len: int = 0) -> list[int]:
+    return writer_of(kind).sentence(source(kind, seed), EOS, 20).write([], count, min_len)[0]
+
+
+@pytest.mark.parametrize("features", ["", "-avx512vnni", "-avx512vnni,-avxvnni"])
+def test_products_are_exact_with_the_instructions_of_each_family(features: str) -> None:
+    """Of families that this processor has; numba is told that it lacks the better ones."""
+    missing = {name[1:] for name in features.split(",") if name}
+    present = [name if name[1:] not in missing else f"-{name[1:]}" for name in kernel.FEATURES]
+    expected = next((x for x in kernel.FAMILIES if f"+{x.feature}" in present), None)
+    if expected is None:
+        pytest.skip("the processor has no other instructions")
+    program = f"{trial.PROGRAM}; from specdec_plugins.engines.writer.kernel import FAMILY\n"
+    program += "print(FAMILY.feature)"
+    environment = {**os.environ, "NUMBA_CPU_FEATURES": ",".join(present)}
+    done = subprocess.run(
+        python_program(program), env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [expected.feature]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_pytorchs_up_to_rounding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert obstacle(decoder_of(kind)) is None
+    monkeypatch.setattr(writer, "TOLERATED", 0.03)
+    Writer(decoder_of(kind), PAD, EOS, {})
+
+
+@pytest.mark.parametrize("part", ["weights", "screen", "embeddings"])
+def test_a_wrong_kernel_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ONNX Runtime writes in its place."""
+
+    def wrong(*arguments: Any) -> kernel.Model:
+        model = weights.model_of(*arguments)
+        return model._replace(**{part: np.roll(getattr(model, part), 1, -1)})
+
+    monkeypatch.setattr(writer, "model_of", wrong)
+    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+
+
+@pytest.mark.parametrize("features", [{"activation_fn": "tanh"}, {"decoder_output_dim": 12}])
+def test_other_networks_are_left_to_onnx_runtime(features: dict[str, Any]) -> None:
+    decoder = make_verifier(seed=3, **features).decoder
+    assert obstacle(decoder) is not None
+    assert build_writer(decoder, PAD, EOS, {}) is None
+
+
+@examples(40)
+@given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 99), data=st.data())
+def test_what_is_written_does_not_depend_on_what_was_cached(
+    kind: str, seed: int, data: st.DataObject
+) -> None:
+    """Rejections at any place; the sentence goes on as one that begins with these tokens."""
+    sentence = writer_of(kind).sentence(source(kind, seed), EOS, 20)
+    committed: list[int] = []
+    for _ in range(4):
+        text, probabilities = sentence.write(committed, data.draw(st.integers(1, 20)))
+        fresh = writer_of(kind).sentence(source(kind, seed), EOS, 20)
+        assert text == fresh.write(committed, len(text) - len(committed))[0]
+        assert len(probabilities) == len(text)
+        assert text[: len(committed)] == committed
+        assert all(0 < probability <= 1 for probability in probabilities)
+        assert PAD not in text[len(committed) :]
+        kept = data.draw(st.integers(0, max(0, len(text) - 1)))
+        committed = [*text[:kept], data.draw(st.integers(4, 20))]
+        if len(committed) >= 20:
+            break
+        assert sentence.unread(committed) == len(committed) + 1 - min(len(text), kept + 1)
+
+
+@pytest.mark.parametrize("kind", ["pre-norm", "post-norm"])
+def test_limits_and_penalties(kind: str) -> None:
+    decoder = decoder_of(kind)
+    for token in {token for seed in range(5) for token in written(kind, seed)}:
+        banned = Writer(decoder, PAD, EOS, {token: np.inf})
+        assert token not in banned.sentence(source(kind, 0), EOS, 20).write([], 20)[0]
+    assert all(EOS not in written(kind, seed, 20, 20) for seed in range(20))
+    assert len(written(kind, 0, 5, 20)) == 5
+
+
+def test_a_failing_compiler_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of another version, say: ONNX Runtime takes over, and the user is warned."""
+
+    def fails(*arguments: Any) -> int:
+        raise TypeError("no such intrinsic")
+
+    monkeypatch.setattr(kernel, "write", fails)
+    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+    assert "no such intrinsic" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_in_another_precision(dtype: torch.dtype) -> None:
+    decoder = make_verifier(seed=3).to(dtype).eval().decoder
+    assert build_writer(decoder, PAD, EOS, {}) is not None
+
+
+def test_the_trial_runs_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies leaves no mark, and ONNX Runtime takes over."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")
+    assert not trial.runs_here()
+    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+    monkeypatch.setattr(trial, "PROGRAM", "pass")
+    assert trial.runs_here()
+    monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")
+    assert trial.runs_here()

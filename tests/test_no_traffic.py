@@ -25,6 +25,18 @@ def test_the_watch_sees_reports(watch: Path, tmp_path: Path) -> None:
     assert "onnxruntime" in found
 
 
+def test_the_watch_sees_connections(watch: Path, tmp_path: Path) -> None:
+    """The connection of a datagram socket, which sends nothing, and a name that is an address."""
+    program = """
+import socket
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
+socket.getaddrinfo("192.0.2.2", 9)
+"""
+    found = traffic(watch, tmp_path / "home", sys.executable, "-c", program)
+    assert "connect 192.0.2.1" in found
+    assert "getaddrinfo 192.0.2.2" in found
+
+
 def ray_address() -> str:
     """This machine's address, as Ray knows it."""
     from ray.util import get_node_ip_address

@@ -14,6 +14,9 @@ from specdec_plugins.files.output import JsonObject
 
 #: The project's own recipes, in a clone of it.
 CONFIG = Path(__file__).resolve().parents[2] / "config"
+if not CONFIG.is_dir():
+    # The package is installed; a clone's recipes are those of the folder where a command runs.
+    CONFIG = Path("config")
 
 
 def known(argv: Sequence[str], flags: Iterable[str]) -> tuple[dict[str, str | None], list[str]]:

@@ -25,12 +25,10 @@ from specdec_plugins.decoding.drafting import LONGEST, DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.steps.verifier import check_supported
 from specdec_plugins.decoding.text_drafting import CopyDrafting, Credit, TextDrafting
-from specdec_plugins.decoding.writer_drafting import WriterDrafting
+from specdec_plugins.decoding.writer_drafting import writer_source
 from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.writer.writer import WriterEngine, build_writer
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
     CTranslate2Generator,
@@ -85,21 +83,28 @@ def load_translator(settings: Settings | str | Path) -> Translator:
 
 def _load(settings: Settings) -> Translator:
     task = build_task(settings)
-    cfg = task.cfg
-    settings = replace(settings, source_lang=cfg.source_lang, target_lang=cfg.target_lang)
+    settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
     block_size = (settings.block_size or LONGEST) if settings.draft_source else None
     if drafter is not None:
         block_size = drafter.slots(settings.block_size)
         if settings.strategy == "specdec":
-            about = drafter, settings.rule, engines.verifier
-            settings = replace(settings, controller=recommended(settings.controller, *about))
-    encoders = [model.encoder for model in (verifier, drafter) if model is not None]
-    positions = (int(encoder.max_positions()) for encoder in encoders if encoder is not None)
+            controller = recommended(settings.controller, drafter, settings.rule, engines.verifier)
+            settings = replace(settings, controller=controller)
+    positions = [
+        int(model.encoder.max_positions())
+        for model in (verifier, drafter)
+        if model is not None and model.encoder is not None
+    ]
     longest = min(positions, default=1)
-    dictionaries = task.source_dictionary, task.target_dictionary
-    codec = TextCodec(*dictionaries, longest, build_segmenters(settings), task.language_tokens)
+    codec = TextCodec(
+        task.source_dictionary,
+        task.target_dictionary,
+        longest,
+        build_segmenters(settings),
+        task.language_tokens,
+    )
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
     generator = _build_generator(settings, task, codec, engines, models, block_size)
     if fault := settings.limits.fault(longest, generator.positions):
@@ -114,10 +119,9 @@ def _load(settings: Settings) -> Translator:
 
 def _release(engines: Engines) -> None:
     """Free the models' weights where engines, which have their own, run all steps."""
-    both = (engines.verifier, engines.drafter)
-    if all(engine.stores_weights for engine in both):
-        for engine in both:
-            engine.release()
+    if engines.verifier.stores_weights and engines.drafter.stores_weights:
+        engines.verifier.release()
+        engines.drafter.release()
         give_back()
 
 
@@ -196,20 +200,20 @@ def _build_generator(
     block_size: int | None,
 ) -> Generator:
     verifier, drafter, head = models
-    target, limits = codec.target, settings.limits
+    target = codec.target
     if settings.strategy == "fairseq":
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
-        return CTranslate2Generator(verifier, codec, limits, settings.precision)
+        return CTranslate2Generator(verifier, codec, settings.limits, settings.precision)
     if settings.strategy == "drafter" and drafter is not None:
-        return DrafterAlone(drafter, verifier, target, block_size, limits, engines)
+        return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
     generator = build_generator(
         verifier,
         _drafts(settings, codec, engines, models),
         target,
         block_size=block_size,
         rule=settings.rule,
-        limits=limits,
+        limits=settings.limits,
         controller=settings.controller,
         head=head,
         engines=engines,
@@ -223,12 +227,13 @@ def _drafts(
     settings: Settings, codec: TextCodec, engines: Engines, models: Models
 ) -> Drafter | DraftSource | None:
     """Return the drafter, or a source of texts, which a copy of the verifier may write."""
-    (verifier, drafter, _), source, target = models, codec.source, codec.target
+    verifier, drafter, _ = models
+    target = codec.target
     if drafter is not None or settings.draft_source is None:
         return drafter
     if settings.draft_source != "copy":
-        symbols = [target.index(symbol) for symbol in source.symbols]
-        return DraftSource(partial(TextDrafting.of, source.pad(), symbols))
+        symbols = [target.index(symbol) for symbol in codec.source.symbols]
+        return DraftSource(partial(TextDrafting.of, codec.source.pad(), symbols))
     assert verifier is not None
     # Strict output does not depend on drafts, which may thus depend on earlier sentences.
     credit = Credit() if settings.rule == StrictRule() else None
@@ -236,10 +241,9 @@ def _drafts(
     limits = settings.limits
     if precision == "int8" and limits.repetition_penalty == 1:
         bans = TokenBans(limits, target.pad(), target.unk(), target.eos())
-        check_supported(verifier)
-        if writer := build_writer(verifier.decoder, bans.pad, bans.eos, {bans.unk: limits.unkpen}):
-            drafting = partial(WriterDrafting, writer, bans, credit=credit)
-            return DraftSource(drafting, WriterEngine())
+        written = writer_source(verifier, bans, credit)
+        if written is not None:
+            return written
     copied = choose_engine(engine, precision, settings.device)
     if copied.dtype != engines.verifier.dtype:
         verifier = deepcopy(verifier).to(copied.dtype)

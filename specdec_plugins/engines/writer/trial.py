@@ -48,8 +48,7 @@ def try_products() -> None:
     weights = numbers.integers(-127, 128, (kernel.ROWS, 3, width))
     codes = numbers.integers(-127, 128, (3, 2, width))
     stored = ((weights + kernel.OFFSET) & 255).astype(np.uint8)
-    given = codes.astype(np.int8).ravel()
-    by_8, by_4 = kernel.multiplied(stored.ravel(), given)
+    by_8, by_4 = kernel.multiplied(stored.ravel(), codes.astype(np.int8).ravel())
     first = codes.reshape(2, 3, width)[0]
     expected = ((weights + kernel.OFFSET) * first).sum((1, 2))
     low, high = stored & 15, stored >> 4

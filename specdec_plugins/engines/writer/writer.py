@@ -161,10 +161,10 @@ class Sentence:
 
         ``min_len``: tokens before EOS.
         """
-        given = np.array(committed, np.int64)
-        begin = self._common(given)
-        known = len(given) + 1
-        self._tokens[1:known] = given
+        prefix = np.array(committed, np.int64)
+        begin = self._common(prefix)
+        known = len(prefix) + 1
+        self._tokens[1:known] = prefix
         self._probabilities[:known] = 1
         end = kernel.write(
             self._writer.model,

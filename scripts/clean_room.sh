@@ -3,12 +3,12 @@
 #
 #   scripts/clean_room.sh [--all] [VERSION ...]     (default: 3.11 3.12)
 #
-# The first Python runs the commands of README and docs/translate.md, or with --all of
+# The first Python runs the commands of README, docs/translate.md and docs/wmt.md, or with --all of
 # every page, by scripts/page_commands.py; the others install and translate. A missing Python is
 # skipped.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-pages=(README.md docs/translate.md)
+pages=(README.md docs/translate.md docs/wmt.md)
 if [ "${1:-}" = --all ]; then
   shift
   pages=(README.md docs/*.md checkpoints/*/README.md data/README.md)

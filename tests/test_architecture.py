@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 800,
     "files": 300,
     "host": 150,
-    "inference": 1220,
+    "inference": 1270,
     "jobs": 730,
     "models": 980,
     "tasks": 350,

@@ -140,7 +140,7 @@ def check(case: Case, count: int) -> None:
     greedy = expected(case.pair)[:count]
     texts = lines_of(case.pair)[:count]
     translator = load_translator(case.settings)
-    drafts = greedy if translator.settings.draft_source == "texts" else None
+    drafts = greedy if translator.settings.drafts_path else None
     found = [t.text for t in translator.translate(texts, drafts=drafts)]
     assert len(found) == count
     if case.engine[1] == "float32":

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.inference import Settings, load_translator, loading
+from specdec_plugins.inference.drafts import copy as copy_drafts
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = {"multi30k.en-de": "captions", "wmt.en-de": "example"}
@@ -107,7 +108,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
         return engine_of("onnxruntime" if name == "auto" else name, precision)
 
     monkeypatch.setattr(loading, "choose_engines", choose)
-    monkeypatch.setattr(loading, "choose_engine", choose_one)
+    monkeypatch.setattr(copy_drafts, "choose_engine", choose_one)
 
 
 @cache

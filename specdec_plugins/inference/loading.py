@@ -31,6 +31,7 @@ from specdec_plugins.inference.backends import (
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
+from specdec_plugins.inference.writer_backend import build_writer_generator, writes
 from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -173,6 +174,10 @@ def _build_generator(
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
         return CTranslate2Generator(verifier, codec, settings.limits, settings.precision)
+    if writes(settings) and verifier is not None:
+        writer = build_writer_generator(settings, verifier, target)
+        if writer is not None:
+            return writer
     if settings.strategy == "drafter" and drafter is not None:
         return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
     drafts: Drafter | DraftSource | None = drafter

@@ -76,6 +76,8 @@ class Settings(RunOptions):
     as_transformer: bool = option(False, AS_TRANSFORMER)
     #: Record the steps of every sentence.
     trace: bool = False
+    #: Compute scores of outputs, even by a backend that does not need them.
+    scores: bool = True
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -204,9 +204,7 @@ class TestBadFiles:
         assert trained == {"weight", "bias"}
 
     def test_other_dictionary(self, checkpoint: Path) -> None:
-        with pytest.raises(
-            CheckpointError, match="source dictionary has 16 entries, yours 20;"
-        ):
+        with pytest.raises(CheckpointError, match="source dictionary has 16 entries, yours 20;"):
             load_model(checkpoint, make_task(words=16))
         with pytest.raises(CheckpointError, match=r"16 entries, yours 13; are .* madeupword0000"):
             load_model(checkpoint, make_task(words=9))

@@ -24,14 +24,14 @@ FLOORS = (
     ("decoding",),
     ("tasks", "criterions"),
     ("inference",),
-    ("evaluation", "jobs"),
+    ("evaluation", "jobs", "serve"),
     ("cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 870,
-    "cli": 570,
+    "cli": 600,
     "criterions": 205,
     "data": 45,
     "decoding": 2760,
@@ -39,13 +39,14 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1340,
+    "inference": 1440,
     "jobs": 730,
     "models": 980,
+    "serve": 380,
     "tasks": 350,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 10_400
+MAX_WEIGHT = 11_200
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

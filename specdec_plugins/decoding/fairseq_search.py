@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,10 +16,13 @@ from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import Results
+from specdec_plugins.files.errors import EngineError
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 
 if TYPE_CHECKING:
     from fairseq.models.transformer import TransformerModelBase
+
+logger = logging.getLogger(__name__)
 
 
 class EngineModel(EnsembleModel):
@@ -130,6 +134,18 @@ class EngineModel(EnsembleModel):
         self._sentences = sentences
         remaining = iter(places)
         self._rows = [next(remaining) if going else -1 for going in goes_on]
+
+
+def engine_model(
+    models: list[TransformerModelBase], engine: Engine
+) -> EngineModel | list[TransformerModelBase]:
+    """Return what fairseq's search asks: the models as an engine runs them, or, with a warning,
+    as they are where it cannot."""
+    try:
+        return EngineModel(models, models[0].decoder.dictionary.pad(), engine)
+    except EngineError as error:
+        logger.warning("%s; fairseq runs it", error)
+        return models
 
 
 def _probabilities(

@@ -122,7 +122,9 @@ def build_beam_search(
         **vars(limits), beam=settings.beam, unnormalized=not limits.normalize_scores
     )
     verifier.prepare_for_inference_(Namespace(generation=options))
-    return BeamSearchGenerator(task.build_generator([verifier], options), settings.precision)
+    # Our own task would let our engine answer.
+    stock = FairseqTask.build_generator(task, [verifier], options)
+    return BeamSearchGenerator(stock, settings.precision)
 
 
 def obstacle(settings: Settings) -> str | None:

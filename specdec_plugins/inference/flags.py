@@ -21,7 +21,7 @@ from fairseq.registry import REGISTRIES
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULES, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
-from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.output import JsonObject
@@ -229,6 +229,11 @@ def make_settings(args: Namespace) -> Settings:
     return Settings(
         **{**settings, **_models_and_text(args)},
         post_process=args.post_process,
+        search_options={
+            name: getattr(args, name)
+            for name, _, nothing in OF_SEARCH
+            if getattr(args, name) != nothing
+        },
         rule=choose_rule(args),
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),

@@ -47,7 +47,8 @@ SPELLED = {
 OF_VERIFIER = ("source_lang", "target_lang", "as_transformer")
 #: Shared flags that ``--help`` explains; it names all others.
 SHOWN = (
-    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "beam", "nbest"),
+    "segmented",
     *(*DRAFT_FLAGS, "controller", "beta", "tau", "sampling", *ENGINE_FLAGS, "cpu"),
     *("keep_bpe", "quiet", "no_progress_bar"),
 )
@@ -59,8 +60,9 @@ NOT_OF_TEXT = (
 )
 FAIRSEQ = (
     "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
-    "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16 "
-    "and --fp64 are short forms of --precision"
+    "--unkpen, --temperature, --unnormalized, --no-repeat-ngram-size, --match-source-len, "
+    "--diverse-beam-groups, --diversity-rate, --constraints (after tabs in lines), --seed, "
+    "--user-dir, --tokenizer, --bpe ...; --fp16, --bf16 and --fp64 are short forms of --precision"
 )
 PRECISION_FLAGS = {"--fp16": "float16", "--bf16": "bfloat16", "--fp64": "float64"}
 

@@ -165,5 +165,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     expressions = [node for node in nodes if isinstance(node, ast.Expr)]
     texts = [str(node.value.value) for node in expressions if isinstance(node.value, ast.Constant)]
     sources = ((PACKAGE / path).read_text("utf-8") for path in TREES)
-    texts += [text for source in sources for text in re.findall(FIRST_COMMENT, source, re.M)]
+    texts += [
+        text for source in sources for text in re.findall(FIRST_COMMENT, source, re.MULTILINE)
+    ]
     assert not [text for text in texts if re.match(CLAUSES, text)]

@@ -74,11 +74,13 @@ INT8 = ["onnx>=1.17", "onnxruntime>=1.20"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
 BENCH = [*PLOT, *CTRANSLATE2]
 SENTENCEPIECE = ["sentencepiece>=0.1.99"]
+HF = ["safetensors>=0.4", *SENTENCEPIECE]
+HF_TEST = [*HF, "transformers>=5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray>=2.60"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
-DEV = [*TEST, *BENCH, *RAY, "mypy>=1.10", "ruff>=0.6"]
+DEV = [*TEST, *BENCH, *HF_TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
     name="specdec-plugins",
@@ -121,6 +123,8 @@ setup(
         "int8": INT8,
         "ctranslate2": CTRANSLATE2,
         "bench": BENCH,
+        "hf": HF,
+        "hf-test": HF_TEST,
         "plot": PLOT,
         "ray": RAY,
         "sentencepiece": SENTENCEPIECE,

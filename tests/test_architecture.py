@@ -19,7 +19,7 @@ FLOORS = (
     ("files", "machine"),
     ("data", "host"),
     ("models",),
-    ("checkpoints",),
+    ("checkpoints", "verifiers"),
     ("engines",),
     ("decoding",),
     ("tasks", "criterions"),
@@ -39,10 +39,11 @@ CEILINGS = {
     "evaluation": 800,
     "files": 300,
     "host": 150,
-    "inference": 1220,
+    "inference": 1245,
     "jobs": 730,
     "models": 980,
     "tasks": 350,
+    "verifiers": 430,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
 MAX_WEIGHT = 10_400

@@ -39,6 +39,9 @@ from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import Location, whole_file
 from specdec_plugins.host.checkpoints import BUILDING, REDUNDANT, use_plain_encoder, without_memory
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.verifiers.families import family_of
+from specdec_plugins.verifiers.folder import is_folder
+from specdec_plugins.verifiers.network import OUTPUT_BIAS, network_of
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 #: The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
@@ -63,12 +66,14 @@ class State(TypedDict):
 
 
 def load_state(path: Location, as_transformer: bool = False) -> State:
-    """Read a fairseq checkpoint onto the CPU, and check it.
+    """Read a fairseq checkpoint, or a folder of transformers, onto the CPU, and check it.
 
     Args:
         as_transformer: see :func:`saved_model`.
     """
     name = os.fspath(path)
+    if is_folder(name):
+        return _state_of_folder(name)
     state = load_archive(name)
     config = state.get("cfg") or {}
     if state.get("args") is not None:  # as fairseq saved them before version 0.10.1
@@ -100,6 +105,22 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
         "num_updates": max(updates, 0) if isinstance(updates, int) else 0,
         "task_state": state.get("task_state") or {},
         "extra_state": dict(state["extra_state"]),
+    }
+
+
+def _state_of_folder(folder: str) -> State:
+    family = family_of(folder)
+    model, weights = network_of(family)
+    source, target = family.languages
+    task = Namespace(_name="translation", source_lang=source, target_lang=target)
+    prints = {side: dictionary_fingerprint(family.dictionary(side)) for side in SIDES}
+    return {
+        "model": weights,
+        "cfg": {"model": model, "task": task},
+        "multilingual": family.multilingual,
+        "num_updates": 0,
+        "task_state": {KEY: prints},
+        "extra_state": {},
     }
 
 
@@ -137,13 +158,21 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     # First without memory: a file may describe a model of any size.
     with BUILDING:
         with without_memory():
-            _load_weights(name, build_model(name, task, cfg), weights, cfg)
-        model = build_model(name, task, cfg)
+            _load_weights(name, _biased(build_model(name, task, cfg), weights), weights, cfg)
+        model = _biased(build_model(name, task, cfg), weights)
     # Some models change with the number of updates (layer freezing, schedules of dropout).
     model.set_num_updates(state["num_updates"])
     _load_weights(name, model, weights, cfg)
     use_plain_encoder(model)
     return model.eval()
+
+
+def _biased(model: BaseFairseqModel, weights: Mapping[str, torch.Tensor]) -> BaseFairseqModel:
+    """Return a Transformer, whose output projection has a bias if the weights have one."""
+    if OUTPUT_BIAS in weights:
+        bias = torch.empty_like(weights[OUTPUT_BIAS], device=None)
+        model.decoder.output_projection.bias = torch.nn.Parameter(bias)
+    return model
 
 
 def _load_weights(
@@ -173,9 +202,11 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
-def load_dictionary(folder: str, language: str | None) -> Dictionary:
-    """Return a language's dictionary."""
+def load_dictionary(folder: str, language: str | None, side: str = "source") -> Dictionary:
+    """Return a language's dictionary; ``side``: where a folder of transformers has two."""
     path = os.path.join(folder, f"dict.{language}.txt")
+    if is_folder(folder) and not os.path.exists(path):
+        return family_of(folder).dictionary(side)
     try:
         return Dictionary.load(path)
     except Exception as error:  # fairseq raises several kinds

@@ -1,0 +1,81 @@
+"""The options of generation that a folder of transformers brings, as ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from specdec_plugins.checkpoints.archive import shown, warn_once
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.verifiers.folder import CONFIG, read_json
+
+FILE = "generation_config.json"
+#: Options that greedy decoding does not follow, with the values that ask for nothing.
+NOT_FOLLOWED = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "begin_suppress_tokens": ([],),
+    "force_words_ids": ([],),
+    "sequence_bias": ({},),
+    "do_sample": (False,),
+}
+Tokens = list[int] | int | None
+
+
+class Generation(msgspec.Struct):
+    """A ``generation_config.json``; each field is one of transformers' options."""
+
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int | None = None
+    repetition_penalty: float | None = None
+    bad_words_ids: list[list[int]] | None = None
+    suppress_tokens: list[int] | None = None
+    forced_eos_token_id: Tokens = None
+    decoder_start_token_id: Tokens = None
+
+    def limits(self) -> JsonObject:
+        """Return options of :class:`~specdec_plugins.decoding.limits.GenerationLimits`.
+
+        The lengths of transformers count the token with which a target begins. EOS is forced at the
+        last position, or put after it.
+        """
+        # Unlike fairseq, transformers lets an output be empty.
+        limits: JsonObject = {"min_len": max((self.min_length or 0) - 1, 0)}
+        longest = self.max_new_tokens or (self.max_length or 0) - 1
+        if longest > 0:
+            limits["max_len_b"] = max(longest - (self.forced_eos_token_id is not None), 1)
+        if self.repetition_penalty:
+            limits["repetition_penalty"] = self.repetition_penalty
+        return limits
+
+    def banned(self) -> set[int]:
+        """Return tokens that are never put out."""
+        words = self.bad_words_ids or []
+        return {*(self.suppress_tokens or []), *(word[0] for word in words if len(word) == 1)}
+
+
+def read_generation(folder: Path) -> Generation:
+    """Return the options of a folder, and warn once of those that are not followed.
+
+    Folders of older versions have them in ``config.json``.
+    """
+    path = next(path for name in (FILE, CONFIG) if (path := folder / name).is_file())
+    values = read_json(path, dict[str, object])
+    ignored = [
+        f"{name} {shown(values[name])}"
+        for name, nothing in NOT_FOLLOWED.items()
+        if values.get(name) not in (None, *nothing)
+    ]
+    generation = read_json(path, Generation)
+    if any(len(word) > 1 for word in generation.bad_words_ids or []):
+        ignored.append("bad_words_ids of several tokens")
+    if ignored:
+        warn_once(
+            f"{path}: greedy decoding does not follow {', '.join(ignored)}; --strategy fairseq "
+            "searches with --beam"
+        )
+    return generation

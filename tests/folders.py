@@ -144,12 +144,10 @@ def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) ->
     words = ["<s>", "<pad>", "</s>", "<unk>", *names]
     if nllb:
         languages = ["deu_Latn", "eng_Latn", "zho_Hans"]
-        special = {"additional_special_tokens": languages}
-        write(folder / "special_tokens_map.json", special)
     else:
-        languages = [f"__{name}__" for name in ("de", "en", "zh")]
+        languages = [f"__{name}__" for name in ("af", "am", "ar")]
         write(folder / "vocab.json", {word: i for i, word in enumerate(words)})
-        write(folder / "added_tokens.json", {x: i for i, x in enumerate(languages, len(words))})
+    write(folder / "special_tokens_map.json", {"additional_special_tokens": languages})
     write(folder / "tokenizer_config.json", {"src_lang": None, "tgt_lang": None})
     base = {"vocab_size": len(words) + len(languages) + 2, "activation_function": "relu"}
     config = transformers.M2M100Config(**{**SIZES, **base, **options})

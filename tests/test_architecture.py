@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 870,
-    "cli": 570,
+    "cli": 585,
     "criterions": 200,
     "data": 45,
     "decoding": 2750,
@@ -43,10 +43,10 @@ CEILINGS = {
     "jobs": 730,
     "models": 980,
     "tasks": 350,
-    "verifiers": 430,
+    "verifiers": 445,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 10_400
+MAX_WEIGHT = 10_435
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

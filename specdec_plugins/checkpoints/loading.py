@@ -41,7 +41,7 @@ from specdec_plugins.host.checkpoints import BUILDING, REDUNDANT, use_plain_enco
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.folder import is_folder
-from specdec_plugins.verifiers.network import OUTPUT_BIAS, network_of
+from specdec_plugins.verifiers.network import OUTPUT_BIAS, fold_bias, network_of
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 #: The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
@@ -158,8 +158,8 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     # First without memory: a file may describe a model of any size.
     with BUILDING:
         with without_memory():
-            _load_weights(name, _biased(build_model(name, task, cfg), weights), weights, cfg)
-        model = _biased(build_model(name, task, cfg), weights)
+            _load_weights(name, build_model(name, task, cfg), weights, cfg)
+        model = build_model(name, task, cfg)
     # Some models change with the number of updates (layer freezing, schedules of dropout).
     model.set_num_updates(state["num_updates"])
     _load_weights(name, model, weights, cfg)
@@ -167,17 +167,12 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     return model.eval()
 
 
-def _biased(model: BaseFairseqModel, weights: Mapping[str, torch.Tensor]) -> BaseFairseqModel:
-    """Return a Transformer, whose output projection has a bias if the weights have one."""
-    if OUTPUT_BIAS in weights:
-        bias = torch.empty_like(weights[OUTPUT_BIAS], device=None)
-        model.decoder.output_projection.bias = torch.nn.Parameter(bias)
-    return model
-
-
 def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
+    if OUTPUT_BIAS in saved:
+        bias = torch.nn.Parameter(torch.empty_like(saved[OUTPUT_BIAS]))
+        model.decoder.output_projection.bias = bias
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.
@@ -283,6 +278,7 @@ def load_upgraded(path: Location, as_transformer: bool = False) -> State:
     cfg, weights = state["cfg"]["model"], state["model"]
     if not is_transformer(state):
         return state
+    fold_bias(cfg, weights)
     dictionaries = []  # as long as the tables of embeddings
     for side in ("encoder", "decoder"):
         dictionary = Dictionary()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
 
 import torch.nn.functional as F
 from fairseq import utils
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
@@ -23,12 +22,7 @@ def get_activation_fn(activation: str) -> Callable[[Tensor], Tensor]:
 
 
 utils.get_activation_fn = get_activation_fn
-# Choices of --activation-fn, which is an Enum, lack the name.
-_types: dict[str, Any] = {field.name: field.type for field in fields(TransformerConfig)}
-_choices = _types["activation_fn"]
-_member = object.__new__(_choices)
-_member._name_ = SWISH
-_member._value_ = SWISH
-_choices._member_map_[SWISH] = _member
-_choices._value2member_map_[SWISH] = _member
-_choices._member_names_ = [*_choices._member_map_]
+# The choices of --activation-fn lack the name.
+_choices = ChoiceEnum([*utils.get_available_activation_fns(), SWISH])
+TransformerConfig.__annotations__["activation_fn"] = _choices
+TransformerConfig.__dataclass_fields__["activation_fn"].type = _choices

@@ -55,10 +55,10 @@ def segmentation_beside(folder: Path) -> JsonObject:
     file, files = folder / SEGMENTATION, files_in_folder(str(folder))
     if file.is_file():
         return _read(file)
-    if is_folder(folder):
-        return {"bpe": TRANSFORMERS}
     if "bpe_codes" in files:
         return {"tokenizer": "moses", "bpe": "subword_nmt"}
+    if is_folder(folder):
+        return {"bpe": TRANSFORMERS}
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from fairseq.data import Dictionary
@@ -15,6 +15,7 @@ from torch import Tensor
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
+from specdec_plugins.host.activations import SWISH
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 from specdec_plugins.verifiers.generation import read_generation
 from specdec_plugins.verifiers.pieces import Pieces, symbol_of
@@ -25,11 +26,19 @@ Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
 #: Numbers of tokens by token.
 Vocabulary = dict[str, Token]
 
+#: fairseq's names of transformers' activations.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_accurate",
+    "swish": SWISH,
+    "silu": SWISH,
+}
 #: Numbers of fairseq's special symbols.
 BOS, PAD, EOS, UNK = range(4)
 
 
-class Config(msgspec.Struct, kw_only=True):
+class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The options of ``config.json`` that the families share."""
 
     vocab_size: Size
@@ -41,10 +50,10 @@ class Config(msgspec.Struct, kw_only=True):
     encoder_ffn_dim: Size
     decoder_ffn_dim: Size
     max_position_embeddings: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
-    activation_function: str
+    activation_function: Literal["relu", "gelu", "gelu_new", "swish", "silu"]
     pad_token_id: Token
     eos_token_id: Token
-    decoder_start_token_id: Token | None = None
+    decoder_start_token_id: Token
     bos_token_id: Token | None = None
     decoder_vocab_size: Size | None = None
     scale_embedding: bool = False
@@ -78,9 +87,9 @@ class Family(ABC):
         """The file of the SentencePiece model that cuts sources."""
 
     @property
+    @abstractmethod
     def languages(self) -> tuple[str | None, str | None]:
-        """The languages of source and target, if the model has one direction."""
-        return None, None
+        """The languages of source and target, as far as the folder names them."""
 
     @property
     def multilingual(self) -> Multilingual | None:
@@ -91,10 +100,6 @@ class Family(ABC):
         """Return learned tables of positions; ``found``: the folder's weights."""
         return {}
 
-    def fault(self, text: str) -> CheckpointError:
-        """Return an error about ``config.json``."""
-        return CheckpointError(f"{self.folder / CONFIG}: {text}")
-
     def size(self, side: str) -> int:
         """Return the number of tokens of a side."""
         other = self.config.decoder_vocab_size if side == "target" else None
@@ -104,10 +109,7 @@ class Family(ABC):
     def start(self) -> int:
         """The token with which targets begin."""
         start = self.generation.decoder_start_token_id
-        start = self.config.decoder_start_token_id if start is None else start
-        if not isinstance(start, int):
-            raise self.fault("decoder_start_token_id: must be a single token")
-        return start
+        return self.config.decoder_start_token_id if start is None else start
 
     def order(self, side: str) -> list[int]:
         """Return the folder's number of each of fairseq's tokens; -1 for none."""
@@ -117,15 +119,14 @@ class Family(ABC):
         if bos in (None, config.pad_token_id, config.eos_token_id, unk):
             bos = -1
         special = [bos, config.pad_token_id, config.eos_token_id, unk]
-        if max(special) >= size:
-            raise self.fault(f"a special token is not among the {size} of vocab_size")
+        if max(*special, self.start) >= size:
+            fault = f"a special token is not among the {size} of vocab_size"
+            raise CheckpointError(f"{self.folder / CONFIG}: {fault}")
         return [*special, *(i for i in range(size) if i not in special)]
 
     def dictionary(self, side: str) -> Dictionary:
         """Return a side's dictionary; tokens without a name have a made-up one."""
         order, names = self.order(side), {i: token for token, i in self.tokens(side).items()}
-        if max(names, default=0) >= self.size(side):
-            raise self.fault(f"vocab_size: is below the number of tokens, {max(names) + 1}")
         dictionary = Dictionary()
         for index in order[UNK + 1 :]:
             symbol = symbol_of(names.get(index, "<unk>"))

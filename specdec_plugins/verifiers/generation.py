@@ -10,22 +10,17 @@ from specdec_plugins.checkpoints.archive import shown, warn_once
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 
-FILE = "generation_config.json"
-#: Options that greedy decoding does not follow, with the values that ask for nothing.
-NOT_FOLLOWED = {
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "begin_suppress_tokens": ([],),
-    "force_words_ids": ([],),
-    "sequence_bias": ({},),
-    "do_sample": (False,),
-}
-Tokens = list[int] | int | None
+GENERATION = "generation_config.json"
+#: Options that greedy decoding does not follow.
+NOT_FOLLOWED = (
+    *("num_beams", "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("begin_suppress_tokens", "force_words_ids", "sequence_bias"),
+)
+#: Values of them that ask for nothing.
+NOTHING: tuple[object, ...] = (None, 0, 1, [], {})
 
 
-class Generation(msgspec.Struct):
+class Generation(msgspec.Struct, omit_defaults=True):
     """A ``generation_config.json``; each field is one of transformers' options."""
 
     max_length: int | None = None
@@ -34,8 +29,8 @@ class Generation(msgspec.Struct):
     repetition_penalty: float | None = None
     bad_words_ids: list[list[int]] | None = None
     suppress_tokens: list[int] | None = None
-    forced_eos_token_id: Tokens = None
-    decoder_start_token_id: Tokens = None
+    forced_eos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | None = None
 
     def limits(self) -> JsonObject:
         """Return options of :class:`~specdec_plugins.decoding.limits.GenerationLimits`.
@@ -63,13 +58,10 @@ def read_generation(folder: Path) -> Generation:
 
     Folders of older versions have them in ``config.json``.
     """
-    path = next(path for name in (FILE, CONFIG) if (path := folder / name).is_file())
+    path = next(path for name in (GENERATION, CONFIG) if (path := folder / name).is_file())
     values = read_json(path, dict[str, object])
-    ignored = [
-        f"{name} {shown(values[name])}"
-        for name, nothing in NOT_FOLLOWED.items()
-        if values.get(name) not in (None, *nothing)
-    ]
+    asked = {name: values.get(name) for name in NOT_FOLLOWED}
+    ignored = [f"{n} {shown(value)}" for n, value in asked.items() if value not in NOTHING]
     generation = read_json(path, Generation)
     if any(len(word) > 1 for word in generation.bad_words_ids or []):
         ignored.append("bad_words_ids of several tokens")

@@ -70,17 +70,16 @@ class M2M(Family):
     @property
     def multilingual(self) -> Multilingual | None:
         spelled = sorted(self._languages.items(), key=lambda item: item[1])
-        names = tuple(_language(token) for token, _ in spelled)
+        names = tuple(token.strip("_") for token, _ in spelled)
         return Multilingual(langs=names, source_spec="src", target_spec="tgt") if names else None
 
     def tokens(self, side: str) -> Mapping[str, int]:
-        spelled = {f"__{_language(token)}__": i for token, i in self._languages.items()}
+        spelled = {f"__{token.strip('_')}__": i for token, i in self._languages.items()}
         return {**self._words, **spelled}
 
     def pieces(self) -> Pieces:
         path = self.folder / self.spm
-        languages = self.multilingual.langs if self.multilingual else ()
-        return Pieces(path, path, {*SPECIAL, *(f"__{name}__" for name in languages)})
+        return Pieces(path, path, {*SPECIAL, *filter(LANGUAGE.fullmatch, self.tokens("target"))})
 
     @cached_property
     def _words(self) -> dict[str, int]:
@@ -104,8 +103,3 @@ class M2M(Family):
             languages = filter(LANGUAGE.fullmatch, names or ())
             added = {name: i for i, name in enumerate(languages, len(self._words))}
         return {token: i for token, i in added.items() if LANGUAGE.fullmatch(token)}
-
-
-def _language(token: str) -> str:
-    """Return the language of a token that is spelled as one."""
-    return token.strip("_")

@@ -50,14 +50,10 @@ class Marian(Family):
         tokenizer = self.tokenizer
         return tokenizer.source_lang or "source", tokenizer.target_lang or "target"
 
-    @cached_property
-    def _vocabularies(self) -> dict[str, dict[str, int]]:
-        other = "target_vocab.json" if self.tokenizer.separate_vocabs else "vocab.json"
-        names = {"source": "vocab.json", "target": other}
-        return {side: read_json(self.folder / name, Vocabulary) for side, name in names.items()}
-
     def tokens(self, side: str) -> Mapping[str, int]:
-        return self._vocabularies[side]
+        has_other = side == "target" and self.tokenizer.separate_vocabs
+        name = "target_vocab.json" if has_other else "vocab.json"
+        return read_json(self.folder / name, Vocabulary)
 
     def pieces(self) -> Pieces:
         # As transformers does: it joins by the source's model where vocabularies are shared.

@@ -9,18 +9,9 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.activations import SWISH
-from specdec_plugins.verifiers.family import BOS, EOS, PAD, UNK, Family
-from specdec_plugins.verifiers.folder import AGAIN, read_weights
+from specdec_plugins.verifiers.family import ACTIVATIONS, EOS, Family
+from specdec_plugins.verifiers.folder import AGAIN, CONFIG, read_weights
 
-#: fairseq's names of transformers' activations.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_accurate",
-    "swish": SWISH,
-    "silu": SWISH,
-}
 #: Added to the logit of a token that is never put out; finite, also in float16.
 BANNED = -1e4
 #: Names of tables of embeddings in a folder, without ``model.``.
@@ -67,7 +58,8 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     weights |= family.positions(found)
     weights |= {SOURCE: _ordered(encoder, family.order("source")), TARGET: read}
     weights[OUTPUT] = read if output is decoder and begins else _ordered(output, order)
-    if (bias := _bias(family, found.get(BIAS), order)) is not None:
+    saved_bias = found.get(BIAS, torch.zeros(1, family.size("target")))
+    if (bias := _bias(family, saved_bias, order)) is not None:
         weights[OUTPUT_BIAS] = bias
     weights |= {f"{side}.version": torch.tensor([VERSION]) for side in ("encoder", "decoder")}
     options = _options(family)
@@ -78,22 +70,19 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
 
 def _options(family: Family) -> Namespace:
     config = family.config
-    activation = ACTIVATIONS.get(config.activation_function)
-    if activation is None:
-        raise family.fault(f"activation_function {config.activation_function!a}: is not supported")
-    options = dict(family.options)
-    for side in ("encoder", "decoder"):
-        options |= {
-            f"{side}_embed_dim": config.d_model,
-            f"{side}_ffn_embed_dim": getattr(config, f"{side}_ffn_dim"),
-            f"{side}_layers": getattr(config, f"{side}_layers"),
-            f"{side}_attention_heads": getattr(config, f"{side}_attention_heads"),
-        }
     return Namespace(
-        **options,
+        **family.options,
+        encoder_embed_dim=config.d_model,
+        decoder_embed_dim=config.d_model,
+        encoder_ffn_embed_dim=config.encoder_ffn_dim,
+        decoder_ffn_embed_dim=config.decoder_ffn_dim,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_attention_heads=config.encoder_attention_heads,
+        decoder_attention_heads=config.decoder_attention_heads,
         arch="transformer",
         _name="transformer",
-        activation_fn=activation,
+        activation_fn=ACTIVATIONS[config.activation_function],
         no_scale_embedding=not config.scale_embedding,
         max_source_positions=config.max_position_embeddings,
         max_target_positions=config.max_position_embeddings,
@@ -102,14 +91,12 @@ def _options(family: Family) -> Namespace:
 
 def _table(family: Family, found: dict[str, Tensor], names: Sequence[str], side: str) -> Tensor:
     """Return the first of some weights that the folder has, ``(tokens, channels)``."""
-    name = next((name for name in names if name in found), None)
-    if name is None:
-        raise CheckpointError(f"{family.folder}: its weights lack {names[0]}; {AGAIN}")
+    table = next((found[name] for name in names if name in found), None)
     shape = (family.size(side), family.config.d_model)
-    if found[name].shape != shape:
-        fault = f"is of the size {(*found[name].shape,)}, and config.json says {shape}"
-        raise CheckpointError(f"{family.folder}: the weight {name} {fault}; {AGAIN}")
-    return found[name]
+    if table is None or table.shape != shape:
+        fault = f"its weights have no {names[0]} of {shape[0]} rows of {shape[1]}"
+        raise CheckpointError(f"{family.folder}: {fault}, as {CONFIG} says; {AGAIN}")
+    return table
 
 
 def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:
@@ -119,19 +106,37 @@ def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])[torch.tensor(order)]
 
 
-def _bias(family: Family, saved: Tensor | None, order: Sequence[int]) -> Tensor | None:
+def _bias(family: Family, saved: Tensor, order: Sequence[int]) -> Tensor | None:
     """Return ``(tokens,)`` the output's bias; None where it would be zero.
 
     It also bans tokens: those that the folder bans, and those that it lacks. PAD is always banned.
     """
-    numbers = {number: index for index, number in enumerate(order) if number >= 0}
-    banned = [numbers[token] for token in family.generation.banned() if token in numbers]
-    banned += [index for index in (BOS, UNK) if order[index] < 0]
-    if saved is None:
-        saved = torch.zeros(1, len(order))
     if saved.shape != (1, family.size("target")):
         raise CheckpointError(f"{family.folder}: the weight {BIAS} is of another size; {AGAIN}")
-    bias = _ordered(saved[0].float(), order)
-    bias = bias.clone()
-    bias[[index for index in banned if index != PAD]] = BANNED
+    banned = {*family.generation.banned(), -1} - {family.config.pad_token_id}
+    bias = _ordered(saved[0].float(), order).clone()
+    bias[torch.tensor([number in banned for number in order])] = BANNED
     return bias if bool(bias.any()) else None
+
+
+def fold_bias(options: Namespace, weights: dict[str, Tensor]) -> None:
+    """Fold the bias of an output into the weights before it, which stock fairseq has; in place.
+
+    The last layer norm returns ``w * n + b``, where the channels of ``n`` sum to 0. With 1 for
+    ``w`` and ``b`` the channels sum to their number, so that a constant in each row of the output
+    projection ``V`` adds a bias to its logit: ``V(w * n + b) + bias = (V * w + u)(n + 1)``.
+    """
+    bias = weights.pop(OUTPUT_BIAS, None)
+    if bias is None:
+        return
+    last = f"decoder.layers.{options.decoder_layers - 1}.final_layer_norm"
+    norm = "decoder.layer_norm" if options.decoder_normalize_before else last
+    output, scale, shift = (
+        weights[name].double() for name in (OUTPUT, f"{norm}.weight", f"{norm}.bias")
+    )
+    scaled = output * scale
+    constants = (output @ shift + bias - scaled.sum(1)) / len(scale)
+    weights |= {f"{norm}.{part}": torch.ones(len(scale)) for part in ("weight", "bias")}
+    weights[OUTPUT] = (scaled + constants[:, None]).float()
+    options.share_decoder_input_output_embed = False
+    options.share_all_embeddings = False

@@ -40,7 +40,7 @@ class Pieces:
             split: takes tokens off the beginning of a text.
         """
         self._source = load_pieces(source)
-        self._target = self._source if target == source else load_pieces(target)
+        self._target = load_pieces(target)
         self._left_out, self._split = left_out, split
 
     def encode(self, x: str) -> str:

@@ -20,7 +20,7 @@ SOURCES = 40
 #: New tokens of transformers at most, by the folders' ``generation_config.json``.
 LONGEST = 29
 #: Language flags by the kind of the folder.
-LANGUAGES = {"m2m": ("en", "de"), "nllb": ("zho_Hans", "eng_Latn"), "marian": (None, None)}
+LANGUAGES = {"m2m": ("am", "af"), "nllb": ("zho_Hans", "eng_Latn"), "marian": (None, None)}
 DEEP = {"encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 8}
 WIDE = {"d_model": 48, "encoder_ffn_dim": 40, "decoder_ffn_dim": 96}
 Make = Callable[..., Any]

@@ -43,10 +43,10 @@ CEILINGS = {
     "jobs": 730,
     "models": 980,
     "tasks": 350,
-    "verifiers": 445,
+    "verifiers": 450,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 10_435
+MAX_WEIGHT = 10_445
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

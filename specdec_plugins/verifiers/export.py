@@ -28,16 +28,24 @@ LEFT_OUT = re.compile(
 )
 
 
-def write_dictionaries(folder: Location, target: Path, languages: Sequence[str]) -> None:
-    """Write a folder's dictionaries and SentencePiece model beside a checkpoint made of it."""
+def write_dictionaries(folder: Location, target: Path, languages: Sequence[str]) -> list[Path]:
+    """Write a folder's dictionaries and SentencePiece model beside a checkpoint made of it.
+
+    Returns:
+        The files that are written.
+    """
     family = family_of(folder)
+    files = {}
     for side, language in zip(("source", "target"), languages):
         symbols = family.dictionary(side).symbols[Dictionary().nspecial :]
-        write_whole(target / f"dict.{language}.txt", [f"{x} 1\n".encode() for x in symbols])
+        files[target / f"dict.{language}.txt"] = "".join(f"{x} 1\n" for x in symbols).encode()
     if (family.folder / family.spm).is_file():
-        write_whole(target / family.spm, [(family.folder / family.spm).read_bytes()])
+        files[target / family.spm] = (family.folder / family.spm).read_bytes()
         pieces = {"bpe": "sentencepiece", "sentencepiece_model": family.spm}
-        write_json(target / "segmentation.json", {"tokenizer": "space", **pieces})
+        files[target / "segmentation.json"] = msgspec.json.encode({"tokenizer": "space", **pieces})
+    for path, content in files.items():
+        write_whole(path, [content])
+    return [*files]
 
 
 def write_folder(

@@ -36,6 +36,7 @@ COMMANDS = {
     "specdec-evaluate": "evaluate",
     "specdec-export": "export_checkpoint",
     "specdec-make-pair": "make_pair",
+    "specdec-serve": "serve",
     "specdec-trace-report": "trace_report",
     "specdec-train": "train",
     "specdec-tune": "tune",
@@ -78,9 +79,12 @@ HF = ["safetensors>=0.4", *SENTENCEPIECE]
 HF_TEST = [*HF, "transformers>=5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray>=2.60"]
+SERVE = ["prometheus-client>=0.20", "sentencex>=1", "starlette>=0.40", "uvicorn>=0.30"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
-DEV = [*TEST, *BENCH, *HF_TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
+# Clients of the service's protocols, which are not ours.
+CLIENTS = ["deepl>=1.18", "libretranslatepy>=2.1"]
+DEV = [*TEST, *BENCH, *HF_TEST, *RAY, *SERVE, *CLIENTS, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
     name="specdec-plugins",
@@ -127,6 +131,7 @@ setup(
         "hf-test": HF_TEST,
         "plot": PLOT,
         "ray": RAY,
+        "serve": SERVE,
         "sentencepiece": SENTENCEPIECE,
         "test": TEST,
         "dev": DEV,

@@ -100,7 +100,7 @@ def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int)
             bar.set_description_str(f"timing {name}")
             settings, seconds = parse_system(text, base), []
             system = ours if name == STRICT else load_translator(settings)
-            if settings.drafts and not system.settings.draft_source:
+            if settings.drafts and not system.settings.kind:
                 continue  # no int8 is installed, or all is in int8
             list(system.translate(sources[:WARM]))
             for _ in range(repeats):

@@ -11,11 +11,15 @@ import os
 import pkgutil
 import sys
 
+from specdec_plugins.files.command import end_on_interrupt
+
 __version__ = "0.3.0"
 
 # ONNX Runtime's official builds report to their maker from the moment they are imported, which is
 # always after this. Child processes inherit it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+end_on_interrupt()
 
 
 def register() -> None:

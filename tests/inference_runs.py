@@ -86,9 +86,9 @@ def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
 
 
 def make_settings(world: Path, **settings: Any) -> Settings:
-    limits = GenerationLimits(max_len_b=9)
     files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
-    return Settings(data=str(world), limits=limits, **{**files, **settings})
+    usual = {**files, "limits": GenerationLimits(max_len_b=9)}
+    return Settings(data=str(world), **{**usual, **settings})
 
 
 def lines_of(path: Path) -> list[str]:

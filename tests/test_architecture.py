@@ -24,29 +24,30 @@ FLOORS = (
     ("decoding",),
     ("tasks", "criterions"),
     ("inference",),
-    ("evaluation", "jobs"),
+    ("evaluation", "jobs", "serve"),
     ("cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 870,
-    "cli": 585,
-    "criterions": 200,
+    "cli": 625,
+    "criterions": 205,
     "data": 45,
-    "decoding": 2750,
+    "decoding": 2760,
     "engines": 1050,
     "evaluation": 800,
-    "files": 300,
+    "files": 315,
     "host": 150,
-    "inference": 1245,
+    "inference": 1465,
     "jobs": 730,
     "models": 980,
+    "serve": 380,
     "tasks": 350,
     "verifiers": 450,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 10_445
+MAX_WEIGHT = 11_200
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.inference import Settings, load_translator, loading
+from specdec_plugins.inference.drafts import copy as copy_drafts
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = {"multi30k.en-de": "captions", "wmt.en-de": "example"}
@@ -107,7 +108,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
         return engine_of("onnxruntime" if name == "auto" else name, precision)
 
     monkeypatch.setattr(loading, "choose_engines", choose)
-    monkeypatch.setattr(loading, "choose_engine", choose_one)
+    monkeypatch.setattr(copy_drafts, "choose_engine", choose_one)
 
 
 @cache
@@ -140,7 +141,7 @@ def check(case: Case, count: int) -> None:
     greedy = expected(case.pair)[:count]
     texts = lines_of(case.pair)[:count]
     translator = load_translator(case.settings)
-    drafts = greedy if translator.settings.draft_source == "texts" else None
+    drafts = greedy if translator.settings.drafts_path else None
     found = [t.text for t in translator.translate(texts, drafts=drafts)]
     assert len(found) == count
     if case.engine[1] == "float32":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -37,15 +38,16 @@ def translate(trained: Trained, *flags: str) -> list[str]:
     """A command line of ``inference.py`` for the valid set."""
     pair = "--path", str(trained.drafter), "--AR-path", str(trained.verifier)
     files = "--input-path", str(trained.folder / "valid.en")
-    return [str(trained.data), *pair, "--cpu", "--engine", "eager", *files, *flags]
+    return [str(trained.data), *pair, "--cpu", *files, *flags]
 
 
 def test_all_of_them(extended: Path, trained: Trained, tmp_path: Path) -> None:
-    """A controller changes nothing of strict output; a rule that takes less than the best does. A
-    drafter is trained, and decodes by an engine as by another."""
-    names = {name: str(tmp_path / name) for name in ("plain", "patient", "shared")}
+    """A controller and a kind of draft change nothing of strict output; a rule that takes less than
+    the best does. A drafter is trained, and decodes by an engine as by another."""
+    names = {name: str(tmp_path / name) for name in ("plain", "patient", "previous", "shared")}
     lines = [
         translate(trained, "--controller", "patience", "--short-draft", "1"),
+        translate(trained, "--drafts", "previous", "--stats-json", str(tmp_path / "previous.json")),
         translate(trained, "--controller", "constant", "--share", "0.0001"),
     ]
     commands = [[*line, "--output-path", names[name]] for line, name in zip(lines, list(names)[1:])]
@@ -63,8 +65,12 @@ def test_all_of_them(extended: Path, trained: Trained, tmp_path: Path) -> None:
     assert {"VerifierStep", "DrafterStep", "EncoderStep"} <= set(steps)
     plain = translate(trained, "--strategy", "AR", "--output-path", names["plain"])
     assert main(plain) == 0
-    greedy, strict, relaxed = (Path(path).read_text("utf-8") for path in names.values())
-    assert strict == greedy
+    outputs = [Path(path).read_text("utf-8") for path in names.values()]
+    greedy, strict, previous, relaxed = outputs
+    assert strict == previous == greedy
+    statistics = json.loads((tmp_path / "previous.json").read_bytes())
+    assert statistics["accepted_tokens"] > 0
+    assert statistics["engine"] == "onnxruntime"
     assert relaxed.count("\n") == strict.count("\n")
     assert relaxed != strict
 

@@ -48,6 +48,9 @@ OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it wa
 #: model loads with a wrong one of the right size, and translates into nonsense.
 KEY = "dictionaries"
 SIDES = ("source", "target")
+#: fairseq-preprocess's default of ``--padding-factor``: a dictionary's number of entries is a
+#: multiple of it.
+PADDED = 8
 
 
 class State(TypedDict):
@@ -185,6 +188,14 @@ def _load_weights(
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
         fault = " ".join(str(error).split())[:300]
         fault = f"the weights do not fit the model: {fault}"
+        for side, part in zip(SIDES, ("encoder", "decoder")):
+            table = f"{part}.embed_tokens.weight"
+            sizes = [len(tables[table]) for tables in (saved, wanted) if table in tables]
+            if len(set(sizes)) == 2:
+                fault = "its {} dictionary has {} entries, yours {}".format(side, *sizes)
+                if 0 < sizes[0] - sizes[1] < PADDED:
+                    fault += "; are its last lines, madeupword0000 and so on, missing?"
+                break
         raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 

@@ -97,7 +97,7 @@ def prepare(
 ) -> Experiment:
     """Return the experiment, with the verifier converted to ``folder`` if CTranslate2 is a system;
     refuse models that cannot be used before anything is written."""
-    drafted = any(settings.draft_source == "drafter" for settings in systems.values())
+    drafted = any(settings.has_drafter for settings in systems.values())
     checked = base if drafted else parse_system(AR, base)
     converted = [name for name, settings in systems.items() if settings.by_ctranslate2]
     for name in converted:

@@ -1,15 +1,37 @@
 """Criterions, which the package registers; fairseq does not import them by itself."""
 
-from __future__ import annotations
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+from dataclasses import dataclass
 
 from fairseq.criterions import FairseqCriterion
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from omegaconf import II
+from torch import Tensor
 
-from specdec_plugins.host.fairseq_types import LogOutput
+from specdec_plugins.host.fairseq_types import LogOutput, Sample
+
+
+@dataclass
+class SlotLossConfig(FairseqDataclass):
+    """Options of both criterions."""
+
+    #: fairseq's ``--sentence-avg``.
+    sentence_avg: bool = II("optimization.sentence_avg")
 
 
 class SlotCriterion(FairseqCriterion):
     """The base of both, whose logs are sums over slots."""
+
+    cfg: SlotLossConfig
+
+    def sample_size(self, weights: Tensor, sample: Sample) -> Tensor:
+        """Return what gradients are divided by: the sum of the slots' ``weights``, or with
+        ``--sentence-avg`` the number of sentences, as in fairseq's own criterions."""
+        if self.cfg.sentence_avg is True:  # no command has set what is still "${…}"
+            return weights.new_tensor(sample["target"].size(0))
+        return weights
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

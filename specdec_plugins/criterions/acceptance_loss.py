@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from specdec_plugins.checkpoints.pair import unwrapped
-from specdec_plugins.criterions import SlotCriterion
+from specdec_plugins.criterions import SlotCriterion, SlotLossConfig
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.options import check_options, option
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class AcceptanceLossConfig(FairseqDataclass):
+class AcceptanceLossConfig(SlotLossConfig):
     """Options of ``--criterion acceptance_loss``."""
 
     mismatch_weight: float = option(6.0, "weight of a rejected token; an accepted one's is 1", 1e-6)
@@ -32,7 +31,7 @@ class AcceptanceLossConfig(FairseqDataclass):
 
 @register_criterion("acceptance_loss", dataclass=AcceptanceLossConfig)
 class AcceptanceLoss(SlotCriterion):
-    """Loss summed over decided slots; ``sample_size`` is the sum of their weights.
+    """Loss summed over decided slots; by default ``sample_size`` is the sum of their weights.
 
     Labels are made while training: the frozen pair drafts and verifies a block after each cut of
     the target. Slots after the first rejection, or after the end of the sentence, carry no loss.
@@ -61,12 +60,14 @@ class AcceptanceLoss(SlotCriterion):
         logits, chances = logits[reached], labelled.chances[reached].float()
         share = labelled.reached[reached].float()
         loss, weights = weighted_loss(logits, chances, share, self.cfg.mismatch_weight)
+        sample_size = self.sample_size(weights, sample)
         predicted = logits.detach().sigmoid()
         # The mean square of the difference from 1 with that chance, else from 0.
         squares = predicted.square() - 2 * predicted * chances + chances
         log: LogOutput = {
             "loss": loss.detach(),
-            "sample_size": weights.detach(),
+            "sample_size": sample_size.detach(),
+            "weights": weights.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "decided": share.sum(),
@@ -74,7 +75,7 @@ class AcceptanceLoss(SlotCriterion):
             "predicted": (share * predicted).sum(),
             "squares": (share * squares).sum(),
         }
-        return loss, weights, log
+        return loss, sample_size, log
 
     def labeller(self, model: BaseFairseqModel) -> AcceptanceLabeller:
         """Return the labeller; the pair does not change while its head is trained."""
@@ -87,7 +88,7 @@ class AcceptanceLoss(SlotCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[LogOutput]) -> None:
         """Log means over decided slots; the loss in bits, as fairseq does."""
-        cls.log_means(logging_outputs, "sample_size", {"loss": "loss"}, math.log(2))
+        cls.log_means(logging_outputs, "weights", {"loss": "loss"}, math.log(2))
         names = {"acceptance_rate": "accepted", "predicted_rate": "predicted", "brier": "squares"}
         cls.log_means(logging_outputs, "decided", names)
 

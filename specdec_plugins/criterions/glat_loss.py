@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 from fairseq.criterions import register_criterion
-from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from specdec_plugins.criterions import SlotCriterion
+from specdec_plugins.criterions import SlotCriterion, SlotLossConfig
 from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class GlatLossConfig(FairseqDataclass):
+class GlatLossConfig(SlotLossConfig):
     """Options of ``--criterion glat_loss``."""
 
     label_smoothing: float = option(0.0, "uniform label smoothing over the vocabulary", 0, 1)
@@ -48,7 +47,7 @@ class GlatLossConfig(FairseqDataclass):
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
 class GlatLoss(SlotCriterion):
-    """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
+    """Loss summed over scored slots; by default ``sample_size`` is their (weighted) number."""
 
     def __init__(self, task: "TranslationSpecdecTask", cfg: GlatLossConfig) -> None:
         super().__init__(task)
@@ -68,12 +67,13 @@ class GlatLoss(SlotCriterion):
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.cfg.slot_decay)
         correct, scored = output.glanced_correct, output.blocks.scored
-        (losses, nll), sample_size, weights = output.values, weights.sum(), weights[scored]
-        loss = (losses * weights).sum()
+        (losses, nll), total, weights = output.values, weights.sum(), weights[scored]
+        loss, sample_size = (losses * weights).sum(), self.sample_size(total, sample)
         log: LogOutput = {
             "loss": loss.detach(),
             "nll_loss": (nll * weights).sum().detach(),
             "sample_size": sample_size.detach(),
+            "weights": total.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "glat_correct": correct.sum(),
@@ -106,7 +106,7 @@ class GlatLoss(SlotCriterion):
     def reduce_metrics(cls, logging_outputs: list[LogOutput]) -> None:
         """Log means over slots; losses in bits, as fairseq does."""
         losses = {"loss": "loss", "nll_loss": "nll_loss"}
-        cls.log_means(logging_outputs, "sample_size", losses, math.log(2))
+        cls.log_means(logging_outputs, "weights", losses, math.log(2))
         glancing = {"glat_accu": "glat_correct", "glat_context_p": "glat_context_p"}
         cls.log_means(logging_outputs, "glat_total", glancing)
         slot = 0

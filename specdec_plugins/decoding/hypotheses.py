@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from specdec_plugins.decoding.batch import Rows
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -74,16 +75,20 @@ class Hypotheses:
         with torch.inference_mode(False):
             tokens = torch.tensor(words)
             scores = torch.tensor(logs, dtype=self._precision)
-            score = scores.sum()
-            if self._limits.normalize_scores:
-                # As a tensor, whose powers may be infinite.
-                length = torch.tensor(len(tokens), dtype=torch.float64)
-                score = score / float(length**self._limits.lenpen)
             return {
                 "tokens": tokens,
-                "score": score,
+                "score": total_score(scores, self._limits),
                 "positional_scores": scores,
                 "attention": torch.empty(0),
                 "alignment": torch.empty(0),
                 "history": [{"tokens": part} for part in torch.split(tokens, parts)],
             }
+
+
+def total_score(scores: Tensor, limits: GenerationLimits) -> Tensor:
+    """Return fairseq's score of a hypothesis whose tokens have log-probabilities ``(n,)``."""
+    if not limits.normalize_scores:
+        return scores.sum()
+    # As a tensor, whose powers may be infinite.
+    length = torch.tensor(len(scores), dtype=torch.float64)
+    return scores.sum() / float(length**limits.lenpen)

@@ -53,7 +53,7 @@ class TranslatorJob:
     def _figures(self, result: Translation, seconds: float) -> SentenceFigures:
         """Return the figures of a sentence; only speculation calls a verifier on drafts."""
         length = len(result.tokens) - result.forced
-        if self.settings.draft_source is None or self.settings.strategy == DRAFTER:
+        if self.settings.kind is None or self.settings.strategy == DRAFTER:
             return SentenceFigures(seconds, length)
         return SentenceFigures(
             seconds,

@@ -132,7 +132,7 @@ class Trial:
         generator, k = translator.generator, translator.settings.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
             settings = parse_system(mode, self.settings)
-            controller = settings.controller if settings.draft_source else NoDrafts()
+            controller = settings.controller if settings.kind else NoDrafts()
             generator.controller = controller.ready(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):

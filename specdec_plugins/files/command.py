@@ -66,6 +66,9 @@ def command(
                 with suppress(ValueError):  # in a thread
                     if signal.getsignal(number) is signal.SIG_DFL:
                         signal.signal(number, _stop)
+            with suppress(ValueError):  # in a thread
+                if signal.getsignal(signal.SIGINT) is _end:
+                    signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
                 if logs:
                     _prepare_terminal()
@@ -92,6 +95,22 @@ def command(
         return run
 
     return decorate
+
+
+def end_on_interrupt() -> None:
+    """Let Ctrl-C end one of our commands at once until its main function begins.
+
+    A library that is being imported may swallow KeyboardInterrupt, or take it for a fault.
+    """
+    ours = program().startswith("specdec-")
+    with suppress(ValueError):  # in a thread
+        if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _end)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    tell(f"{program()}: interrupted")
+    os._exit(128 + number)
 
 
 def _stop(number: int, frame: object) -> NoReturn:

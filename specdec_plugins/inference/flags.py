@@ -241,4 +241,5 @@ def make_settings(args: Namespace) -> Settings:
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
+        scores=False,  # which no command prints
     )

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import SIDES, load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
-from specdec_plugins.decoding.acceptance import Scoring, StrictRule
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import build_generator, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
-from specdec_plugins.decoding.controllers.simple import Auto, Constant, NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.drafting import LONGEST, DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.text_drafting import CopyDrafting, Credit, TextDrafting
-from specdec_plugins.decoding.writer_drafting import writer_source
-from specdec_plugins.engines.choice import choose_engine, choose_engines, engine_name, is_installed
+from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
@@ -38,6 +31,7 @@ from specdec_plugins.inference.backends import (
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
+from specdec_plugins.inference.writer_backend import build_writer_generator, writes
 from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -45,8 +39,6 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
-#: The largest batch in which drafts of a copy pay on a CPU (docs/benchmarks.md).
-COPY_ROWS = 4
 Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
 
 
@@ -67,7 +59,8 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     """
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
-    settings = _with_text_controller(settings)
+    if settings.kind is not None:
+        settings = replace(settings, controller=settings.kind.controller(settings))
     if not settings.by_ctranslate2:
         return _load(settings)
     try:
@@ -86,7 +79,7 @@ def _load(settings: Settings) -> Translator:
     settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
-    block_size = (settings.block_size or LONGEST) if settings.draft_source else None
+    block_size = (settings.block_size or LONGEST) if settings.kind else None
     if drafter is not None:
         block_size = drafter.slots(settings.block_size)
         if settings.strategy == "specdec":
@@ -125,30 +118,6 @@ def _release(engines: Engines) -> None:
         give_back()
 
 
-def _with_text_controller(settings: Settings) -> Settings:
-    """Return the settings with the controller that ``auto`` stands for where drafts are texts."""
-    if settings.draft_source in (None, "drafter"):
-        return settings
-    is_auto = isinstance(settings.controller, Auto)
-    if settings.draft_source == "copy":
-        engine, precision = _copy_engine(settings)
-        large = settings.device == "cpu" and settings.batch > COPY_ROWS
-        missing = not is_installed(engine_name(engine, precision, settings.device))
-        if missing:
-            logger.warning("no drafts: --drafts copy needs pip install 'specdec-plugins[int8]'")
-        if missing or (is_auto and (large or precision == settings.precision)):
-            return replace(settings, controller=NoDrafts())
-    return replace(settings, controller=Constant()) if is_auto else settings
-
-
-def _copy_engine(settings: Settings) -> tuple[str, str]:
-    """Return the engine and the precision of a copy that writes drafts."""
-    on_gpu = torch.device(settings.device).type == "cuda"
-    precision = settings.drafter_precision or ("float16" if on_gpu else "int8")
-    has_none = precision == "int8" and settings.engine == "eager"
-    return "auto" if has_none else settings.engine, precision
-
-
 def build_task(settings: Settings) -> TranslationSpecdecTask:
     """Return the task that lends languages and dictionaries to both models."""
     source, target = settings.source_lang, settings.target_lang
@@ -180,7 +149,7 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
     verifier, drafter, head = None, None, None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
-    if settings.draft_source == "drafter":
+    if settings.has_drafter:
         drafter = load_drafter(str(settings.path), task)
         if verifier is not None:
             check_pair(drafter, verifier)
@@ -208,11 +177,19 @@ def _build_generator(
         return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
         return CTranslate2Generator(verifier, codec, settings.limits, settings.precision)
+    if writes(settings) and verifier is not None:
+        writer = build_writer_generator(settings, verifier, target)
+        if writer is not None:
+            return writer
     if settings.strategy == "drafter" and drafter is not None:
         return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
+    drafts: Drafter | DraftSource | None = drafter
+    if settings.kind is not None and not settings.kind.trained:
+        assert verifier is not None
+        drafts = settings.kind.source(settings, codec.source, target, verifier, engines.verifier)
     generator = build_generator(
         verifier,
-        _drafts(settings, codec, engines, models),
+        drafts,
         target,
         block_size=block_size,
         rule=settings.rule,
@@ -224,33 +201,3 @@ def _build_generator(
     if settings.trace:
         generator.observers.append(TraceRecorder(target))
     return generator
-
-
-def _drafts(
-    settings: Settings, codec: TextCodec, engines: Engines, models: Models
-) -> Drafter | DraftSource | None:
-    """Return the drafter, or a source of texts, which a copy of the verifier may write."""
-    verifier, drafter, _ = models
-    target = codec.target
-    if drafter is not None or settings.draft_source is None:
-        return drafter
-    if settings.draft_source != "copy":
-        symbols = [target.index(symbol) for symbol in codec.source.symbols]
-        return DraftSource(partial(TextDrafting.of, codec.source.pad(), symbols))
-    assert verifier is not None
-    # Strict output does not depend on drafts, which may thus depend on earlier sentences.
-    credit = Credit() if settings.rule == StrictRule() else None
-    engine, precision = _copy_engine(settings)
-    limits = settings.limits
-    if precision == "int8" and limits.repetition_penalty == 1:
-        bans = TokenBans(limits, target.pad(), target.unk(), target.eos())
-        written = writer_source(verifier, bans, credit)
-        if written is not None:
-            return written
-    copied = choose_engine(engine, precision, settings.device)
-    if copied.dtype != engines.verifier.dtype:
-        verifier = deepcopy(verifier).to(copied.dtype)
-    copy = SpeculativeGenerator(
-        verifier, None, target, limits=limits, engine=copied, reads_sources=False
-    )
-    return DraftSource(partial(CopyDrafting, copy, credit=credit), copied)

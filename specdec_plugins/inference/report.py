@@ -36,7 +36,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
     return {
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
-        **dict.fromkeys(absent if settings.draft_source else UNDRAFTED),
+        **dict.fromkeys(absent if settings.kind else UNDRAFTED),
         "settings": {**_settings(settings), **run},
         "files": {
             name: {"path": path, "sha256": model_digest(path)}
@@ -74,7 +74,7 @@ def _settings(settings: Settings) -> JsonObject:
     depends = not settings.rule.lossless and settings.controller.depends_on_batch
     return {
         **settings.describe(),
-        "drafts": settings.draft_source,
+        "drafts": settings.drafts_name,
         **({} if judges else {"controller": None}),
         **({} if settings.strategy == "fairseq" else {"beam": None}),
         "output_depends_on_batch": depends if judges else None,
@@ -103,7 +103,7 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
 
 def model_files(settings: Settings) -> dict[str, str]:
     """Return the models, dictionaries and codes that the output depends on, by name."""
-    drafter = settings.path if settings.draft_source == "drafter" else None
+    drafter = settings.path if settings.has_drafter else None
     head = settings.head_path
     files = {"drafter": drafter, "verifier": settings.ar_path, "acceptance_head": head}
     folder = Path(settings.data)

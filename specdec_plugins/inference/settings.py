@@ -8,19 +8,17 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
-from specdec_plugins.decoding.controllers.simple import Auto
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import PRECISION, EngineOptions, check_options, option
-from specdec_plugins.engines.choice import PRECISIONS, check_drafter, precision_of_drafts
+from specdec_plugins.decoding.options import check_options, option
+from specdec_plugins.engines.choice import check_drafter, precision_of_drafts
 from specdec_plugins.files.output import JsonObject, Location
+from specdec_plugins.inference.drafts.base import DRAFTS, DraftKind
 from specdec_plugins.inference.pair_folder import pair_settings
+from specdec_plugins.inference.run_options import RunOptions
 
 TRACED = ("specdec", "AR")
 STRATEGIES = (*TRACED, "fairseq", "drafter")
-#: Controllers of drafts that are texts.
-CHAINS = ("auto", "constant", "heuristic", "confidence")
 CTRANSLATE2 = "ctranslate2"
 
 #: Settings that load models quickly, to look at them.
@@ -33,7 +31,7 @@ PLAIN: JsonObject = {
 
 
 @dataclass(frozen=True)
-class Settings(EngineOptions):
+class Settings(RunOptions):
     """A run of inference; fields that are options are flags of specdec-translate, too."""
 
     #: The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``.
@@ -54,20 +52,11 @@ class Settings(EngineOptions):
         "the one that specdec-tune found faster, or ours without its table",
         choices=("auto", "ours", CTRANSLATE2),
     )
-    batch: int = option(1, "sentences decoded together (1)", 1)
     beam: int = option(5, "for --strategy fairseq (5)", 1)
     #: Outputs of a beam, put out in one line, best first, with tabs between.
     nbest: int = option(1, "", 1)
-    #: ``texts``: those of :attr:`Line.draft`.
-    drafts: str | None = option(
-        None,
-        "default: by the pair's drafter; copy: by an int8 copy of the verifier (float16 on a GPU), "
-        "the default without a drafter; source: the source itself; FILE: a draft for each line",
-    )
-    block_size: int | None = option(None, "slots drafted in a pass (as in training)", 1)
-    rule: AcceptanceRule = field(default_factory=StrictRule)
-    controller: Controller = field(default_factory=Auto)
-    limits: GenerationLimits = field(default_factory=GenerationLimits)
+    #: The name of a kind of draft, or a file; ``texts``: those of :attr:`Line.draft`.
+    drafts: str | None = option(None, "; ".join(kind.help for kind in DRAFTS.values()))
     source_lang: str | None = option(None, "default: the checkpoint's")
     target_lang: str | None = option(None, "default: the checkpoint's")
     target_prefix: str | None = option(
@@ -75,8 +64,6 @@ class Settings(EngineOptions):
         "begin every output with this text, segmented as the target; for instance, a language "
         "token",
     )
-    device: str = "cpu"
-    precision: str = option("float32", f"{PRECISION} (float32)", choices=PRECISIONS)
     #: fairseq's ``--tokenizer``; None where the text is tokenised already.
     tokenizer: str | None = None
     #: fairseq's ``--bpe``; None where the text is segmented already.
@@ -89,6 +76,8 @@ class Settings(EngineOptions):
     as_transformer: bool = option(False, AS_TRANSFORMER)
     #: Record the steps of every sentence.
     trace: bool = False
+    #: Compute scores of outputs, even by a backend that does not need them.
+    scores: bool = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -97,8 +86,9 @@ class Settings(EngineOptions):
         if self.drafts == "":
             raise ValueError("--drafts: is empty; give copy, source or a file")
         strategy, penalty = self.strategy, self.limits.repetition_penalty
-        controller, drafts = self.controller.name, self.draft_source
+        controller, kind = self.controller.name, self.kind
         stock_or_alone = strategy not in TRACED
+        controllers = None if kind is None else kind.controllers
         refused = {
             f"--controller {controller}": strategy != "specdec"
             and controller not in ("auto", "constant"),
@@ -106,14 +96,14 @@ class Settings(EngineOptions):
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
-            f"--controller {controller} --drafts {drafts}": drafts not in (None, "drafter")
-            and controller not in CHAINS,
+            f"--controller {controller} --drafts {self.drafts_name}": controllers is not None
+            and controller not in controllers,
             f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
         }
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: does not work with --strategy {strategy}")
-        if (drafts == "drafter" and not self.path) or (strategy != "drafter" and not self.ar_path):
+        if (self.has_drafter and not self.path) or (strategy != "drafter" and not self.ar_path):
             raise ValueError(
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
                 "the drafter's by --path, or a pair's folder or a verifier as PAIR"
@@ -141,24 +131,34 @@ class Settings(EngineOptions):
         }
 
     @property
-    def draft_source(self) -> str | None:
-        """The source of drafts: ``drafter``, ``copy``, ``source``, ``texts`` or a file; or None."""
+    def kind(self) -> DraftKind | None:
+        """The kind of drafts; None if nothing is drafted."""
         if self.strategy == "drafter":
-            return "drafter"
+            return DRAFTS["drafter"]
         if self.strategy != "specdec" or not self.controller.drafts:
             return None
-        return self.drafts or ("drafter" if self.path else "copy")
+        name = self.drafts or ("drafter" if self.path else "copy")
+        return DRAFTS.get(name, DRAFTS["texts"])
+
+    @property
+    def drafts_name(self) -> str | None:
+        """The name of the kind of drafts, or their file; None if nothing is drafted."""
+        return None if self.kind is None else self.drafts or self.kind.name
 
     @property
     def drafts_path(self) -> str | None:
         """The file of drafts, the folder of them, or ``texts``; None if drafts are no such."""
-        drafts = self.draft_source
-        return None if drafts in ("drafter", "copy", "source") else drafts
+        return self.drafts if self.kind is not None and self.kind.of_lines else None
+
+    @property
+    def has_drafter(self) -> bool:
+        """True if a trained drafter drafts."""
+        return self.kind is not None and self.kind.trained
 
     @property
     def head_path(self) -> Location | None:
         """The file of the acceptance head that the controller asks, if there is one."""
-        if self.draft_source != "drafter" or not self.controller.asks_head:
+        if not self.has_drafter or not self.controller.asks_head:
             return None
         named = getattr(self.controller, "acceptance_head", None)
         return named or find_head(str(self.path), self.rule.name)
@@ -166,7 +166,7 @@ class Settings(EngineOptions):
     @property
     def by_ctranslate2(self) -> bool:
         """True if CTranslate2 is to decode, if it can."""
-        greedy = self.strategy in TRACED and self.draft_source is None
+        greedy = self.strategy in TRACED and self.kind is None
         return greedy and self.ar_backend == CTRANSLATE2
 
     @property
@@ -175,9 +175,9 @@ class Settings(EngineOptions):
         if self.by_ctranslate2:  # which takes the model as PyTorch has it
             return "eager", "float32", None, self.device
         engine = "eager" if self.strategy == "fairseq" else self.engine
-        drafts = self.drafter_precision if self.draft_source == "drafter" else None
+        drafts = self.drafter_precision if self.has_drafter else None
         strict = self.strategy == "specdec" and self.rule == StrictRule()
-        if self.draft_source == "drafter" and strict and drafts is None:
+        if self.has_drafter and strict and drafts is None:
             drafts = precision_of_drafts(engine, self.precision, self.device)
         return engine, self.precision, drafts, self.device
 

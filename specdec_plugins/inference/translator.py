@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
@@ -67,7 +67,7 @@ class _Item:
     """A line on its way: encoded, later translated; a blank one is translated at once."""
 
     line: Line
-    translation: Translation | None = None
+    translation: Translation | InferenceError | None = None
     source: Tensor = NOTHING
     #: ``(n,)`` tokens that the output is to begin with.
     prefix: Tensor = NOTHING
@@ -147,25 +147,36 @@ class Translator:
             source = (replace(line, draft=draft) for line, draft in drafted)
         return self._translate(source, window or self.settings.window, seed)
 
+    def translate_batch(
+        self, lines: Sequence[Line | str], seed: int | None = None
+    ) -> list[Translation | InferenceError]:
+        """Return the translation of each line, or the error that it alone has.
+
+        Args:
+            seed: see :meth:`translate`.
+        """
+        numbered = enumerate(lines, start=1)
+        source = [line if isinstance(line, Line) else Line(n, line) for n, line in numbered]
+        items = [self._encode(line) for line in source]
+        return list(self._translate_window(items, seed))
+
     def _translate(
         self, source: Iterator[Line], window: int, seed: int | None
     ) -> Iterator[Translation]:
         warned = False
         while lines := list(islice(source, window)):
-            items: list[_Item] = []
-            try:
-                for line in lines:
-                    item = self._encode(line)
-                    items.append(item)
-                    if not warned and self._reads_unknown(item):
-                        warned = True
-                        logger.warning("%s", self.codec.unknown_word(line))
-            except InferenceError:
-                yield from self._translate_window(items, seed)
-                raise
-            yield from self._translate_window(items, seed)
+            items = [self._encode(line) for line in lines]
+            for item in items:
+                if not warned and self._reads_unknown(item):
+                    warned = True
+                    logger.warning("%s", self.codec.unknown_word(item.line))
+            for result in self._translate_window(items, seed):
+                if isinstance(result, InferenceError):
+                    raise result
+                yield result
 
     def _encode(self, line: Line) -> _Item:
+        """Return the line with its tokens, or with the reason why it cannot be decoded."""
         ids = self.codec.encode(line)
         if ids is None:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
@@ -176,7 +187,7 @@ class Translator:
             if fault := self.settings.limits.fault(len(ids), self.generator.positions):
                 raise ValueError(fault)
         except ValueError as error:
-            raise InferenceError(f"line {line.number}: {error}") from error
+            return _Item(line, InferenceError(f"line {line.number}: {error}"))
         longest = self.settings.limits.max_length(len(ids), self.generator.positions)
         draft = self.codec.encode_draft(line.draft or "", longest + 1)
         return _Item(line, None, ids, prefix, draft)
@@ -184,8 +195,10 @@ class Translator:
     def _reads_unknown(self, item: _Item) -> bool:
         return bool((item.source == self.codec.source.unk()).any())
 
-    def _translate_window(self, items: list[_Item], seed: int | None) -> Iterator[Translation]:
-        """Yield the translations of encoded lines, in order."""
+    def _translate_window(
+        self, items: list[_Item], seed: int | None
+    ) -> Iterator[Translation | InferenceError]:
+        """Yield the results of encoded lines, in order."""
         waiting, order = deque(items), [item for item in items if item.translation is None]
         # The longest first: a batch that is too large for the memory fails at once.
         order.sort(key=lambda item: -len(item.source))
@@ -200,7 +213,11 @@ class Translator:
                     if seed is not None and self.settings.rule.draws:
                         number = rows[0].line.number
                         torch.manual_seed(Random(f"{seed} {number}").getrandbits(63))
-                    self._decode(rows)
+                    try:
+                        self._decode(rows)
+                    except InferenceError as error:
+                        for item in rows:
+                            item.translation = error
             while waiting and (translation := waiting[0].translation) is not None:
                 yield translation
                 waiting.popleft()

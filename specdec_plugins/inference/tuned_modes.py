@@ -158,7 +158,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
 
 def _suits(mode: Settings, settings: Settings) -> bool:
     """Return whether a run whose settings leave the mode open may have this one."""
-    if mode.draft_source is not None:
+    if mode.kind is not None:
         asked = settings.drafter_precision
         return settings.strategy == "specdec" and asked in (None, mode.drafter_precision)
     if settings.ar_backend not in ("auto", mode.ar_backend):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from unittest.mock import patch
 
 import ray
@@ -100,6 +101,7 @@ def _start() -> None:
     # clouds whether it runs there, and to report usage.
     silent = os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     no_dashboard = patch.object(Node, "start_api_server") if silent else nullcontext()
+    handler = signal.getsignal(signal.SIGTERM)
     with no_dashboard:
         ray.init(
             # Warnings tell of Ray's own settings; what stops a job is raised.
@@ -107,3 +109,6 @@ def _start() -> None:
             runtime_env={"env_vars": variables},
             **({} if os.environ.get("RAY_ADDRESS") else local),
         )
+    with suppress(ValueError):  # in a thread
+        # Ray's own would end the job with status 15, and leave its message out.
+        signal.signal(signal.SIGTERM, handler)

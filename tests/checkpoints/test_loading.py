@@ -204,8 +204,10 @@ class TestBadFiles:
         assert trained == {"weight", "bias"}
 
     def test_other_dictionary(self, checkpoint: Path) -> None:
-        with pytest.raises(CheckpointError, match=r"size mismatch for encoder.embed_tokens.weight"):
+        with pytest.raises(CheckpointError, match="source dictionary has 16 entries, yours 20;"):
             load_model(checkpoint, make_task(words=16))
+        with pytest.raises(CheckpointError, match=r"16 entries, yours 13; are .* madeupword0000"):
+            load_model(checkpoint, make_task(words=9))
 
     def test_the_other_direction(self, checkpoint: Path, task: TranslationTask) -> None:
         """Of one dictionary both directions have the same sizes: nothing else would tell."""

@@ -88,7 +88,7 @@ def test_the_fastest_way_is_found_and_taken(
     assert inference.main(flags) == 0
     taken = json.loads(stats.read_text())["settings"]
     expected = parse_system(table.batches[1][0].mode, settings)
-    drafts = expected.draft_source is not None
+    drafts = expected.kind is not None
     assert taken["strategy"] == expected.strategy
     assert taken["controller"] == (expected.controller.describe() if drafts else None)
     found = capfd.readouterr().out

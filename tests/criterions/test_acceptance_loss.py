@@ -84,6 +84,17 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
     assert log["squares"].item() == pytest.approx(squares, rel=1e-5)
 
 
+def test_sentence_avg_divides_by_sentences() -> None:
+    model, task = make_model(StrictRule())
+    losses = [
+        AcceptanceLoss(task, AcceptanceLossConfig(sentence_avg=by_sentences))(model, make_sample())
+        for by_sentences in (False, True)
+    ]
+    (by_slots, slots, _), (by_sentences, sentences, log) = losses
+    assert by_slots.item() == by_sentences.item()
+    assert slots.item() != sentences.item() == log["sample_size"].item() == 3
+
+
 def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
     """As fairseq's seed of the update makes them; in validation, on the sentences."""
     model, task = make_model(SamplingRule())
@@ -105,7 +116,7 @@ def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
 
 
 def test_metrics_are_means_over_decided_slots() -> None:
-    names = "loss", "sample_size", "decided", "accepted", "predicted", "squares"
+    names = "loss", "weights", "decided", "accepted", "predicted", "squares"
     logs = [dict(zip(names, values)) for values in ((2.0, 4.0, 3, 2, 1.5, 1), (1, 2, 1, 1, 0.5, 1))]
     with metrics.aggregate() as aggregator:
         AcceptanceLoss.reduce_metrics(logs)

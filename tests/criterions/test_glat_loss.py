@@ -102,6 +102,20 @@ def test_loss_is_the_cross_entropy_of_scored_slots(
         assert size.item() == output.scored.sum().item()
 
 
+def test_sentence_avg_divides_by_sentences() -> None:
+    """As in fairseq's criterions; what is logged stays a mean over slots."""
+    model, sample = make_causal(), make_sample([9, 1, 6], [[4, 1], [0, 0], [5, 3]])
+    config = GlatLossConfig(label_smoothing=0.1, sentence_avg=True)
+    results = []
+    for loss in (criterion(0.1), GlatLoss(TASK, config)):
+        torch.manual_seed(5)
+        results.append(loss(model, sample))
+    (by_slots, slots, log), (by_sentences, sentences, averaged) = results
+    assert by_slots.item() == by_sentences.item()
+    assert slots.item() > sentences.item() == averaged["sample_size"].item() == 3
+    assert reduced([averaged]) == reduced([log])
+
+
 def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tuple[Any, Any]:
     """What the trainer computes over micro-batches: summed, then divided by the sample size."""
     model.zero_grad()

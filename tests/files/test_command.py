@@ -74,6 +74,34 @@ def test_signals_clean_up(number: signal.Signals, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupted_import_is_one_line(tmp_path: Path) -> None:
+    """Here of a library that takes the exception for its own."""
+    library = """
+import time
+try:
+    print("importing", flush=True), time.sleep(60)
+except BaseException:
+    pass
+"""
+    (tmp_path / "torch.py").write_text(library)
+    name = "specdec-translate"
+    program = f"import sys; sys.argv[0] = {name!r}; from specdec_plugins.cli import inference"
+    begun = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"},
+        # A shell's background ignores it, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert begun.stdout is not None
+    assert begun.stdout.readline() == "importing\n"
+    begun.send_signal(signal.SIGINT)
+    assert begun.communicate(timeout=30)[1] == f"{name}: interrupted\n"
+    assert begun.returncode == 128 + signal.SIGINT
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(InferenceError("a\nb"), 1), (OSError("a b"), 1), (ValueError("a b"), 2)]
 )

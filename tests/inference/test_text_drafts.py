@@ -53,7 +53,7 @@ def test_a_copy_that_no_engine_can_make(
 ) -> None:
     """Without the extra [int8]: greedy, by PyTorch."""
     monkeypatch.setattr(choice, "is_installed", lambda engine: engine == "eager")
-    monkeypatch.setattr("specdec_plugins.inference.loading.is_installed", choice.is_installed)
+    monkeypatch.setattr("specdec_plugins.inference.drafts.copy.is_installed", choice.is_installed)
     translator = load_translator(make_settings(world, engine="auto", path=None))
     assert translator.settings.controller.name == "none"
     assert "specdec-plugins[int8]" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,16 @@ def test_no_cluster_is_joined_unless_it_is_named(
 ) -> None:
     """Without an address Ray follows a file that ``ray start`` left, and waits for what is gone."""
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(pool.ray, "init", lambda **options: asked.append(options))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def init(**options: Any) -> None:
+        asked.append(options)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray's own
+
+    monkeypatch.setattr(pool.ray, "init", init)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
     pool._start()
     assert asked[0].get("address") == joined
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
@@ -143,6 +143,23 @@ class MemoryStep(Step):
 
     def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
+
+
+class SourceReader:
+    """An encoder, and the keys and values of a decoder's cross-attention."""
+
+    def __init__(self, verifier: TransformerModelBase, engine: Engine) -> None:
+        """``engine``: runs both."""
+        with torch.no_grad():
+            layers = [DecoderLayerRunner(layer, True) for layer in verifier.decoder.layers]
+        self._encode = frozen_encoder(verifier.encoder, engine)
+        self._memory = engine.prepare(MemoryStep(layers))
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Return ``(layers, 2, heads, source, dim)`` for a source ``(source,)``, EOS included."""
+        encoder_out = self._encode(tokens[None], torch.tensor([len(tokens)]))
+        (memory,) = self._memory(encoder_out["encoder_out"][0])
+        return memory[:, :, 0]
 
 
 class CachedModel:

@@ -120,6 +120,8 @@ class Scratch(NamedTuple):
     codes: NDArray[np.int8]
     weights: Floats
     logits: Floats
+    #: ``(length, channels)`` the decoder's state of each token that was read.
+    states: Floats
 
 
 def _products_of(bits: int) -> Any:
@@ -408,8 +410,6 @@ def write(
 ) -> int:
     """Write on in ``tokens`` until EOS or the last of them; return how many there are.
 
-    The last state is then ``scratch.normed``.
-
     Args:
         memory: ``(layers, 2, heads, source, dim)`` keys and values of the source.
         cache: ``(layers, 2, heads, n, dim)`` those of the target.
@@ -427,6 +427,7 @@ def write(
             _normalise(model, len(model.norms) - 2, x, scratch.normed)
         else:
             scratch.normed[:] = x
+        scratch.states[position] = scratch.normed
         after = position + 1
         if after < known:
             continue

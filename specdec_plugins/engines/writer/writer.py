@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -50,12 +51,12 @@ def build_writer(decoder: Any, pad: int, eos: int, penalties: Mapping[int, float
     if reason is None and not runs_here():
         reason = "its instructions do not run here"
     if reason is not None:
-        logger.info("ONNX Runtime writes drafts: %s", reason)
+        logger.info("ONNX Runtime writes in the writer's place: %s", reason)
         return None
     try:
         writer = Writer(decoder, pad, eos, penalties)
     except Exception as error:  # whatever another version of numba raises
-        logger.warning("ONNX Runtime writes drafts: the writer failed (%s)", error)
+        logger.warning("ONNX Runtime writes: the writer failed (%s)", error)
         return None
     logger.info("the writer is ready after %.1f s", time.perf_counter() - begin)
     return writer
@@ -80,6 +81,8 @@ class Writer:
             layers = [DecoderLayerRunner(layer, True) for layer in decoder.layers]
             self.model = model_of(decoder, layers, pad, eos, penalties)
             self.layers, self.dim = len(layers), layers[0].head_dim
+            bias = decoder.output_projection.bias
+            self._bias = None if bias is None else bias.detach().float()
             self._check(decoder, layers)
 
     def sentence(self, memory: Tensor, first: int, length: int) -> Sentence:
@@ -91,6 +94,12 @@ class Writer:
         """
         return Sentence(self, memory, first, length)
 
+    def log_probabilities(self, sentence: Sentence, tokens: Tensor) -> Tensor:
+        """Return ``(n,)`` those of a sentence's ``tokens`` ``(n,)``, with nothing banned."""
+        states = torch.from_numpy(sentence.states[: len(tokens)])
+        logits = F.linear(states, torch.from_numpy(self.model.output), self._bias)
+        return logits.log_softmax(1).gather(1, tokens[:, None])[:, 0]
+
     def scratch(self, length: int) -> kernel.Scratch:
         """Return memory for sentences of a ``length``, target or source."""
         model = self.model
@@ -101,7 +110,8 @@ class Writer:
         codes = np.zeros(int(model.products[:, 3].max()) + 2 * model.screen.shape[1], np.int8)
         weights = np.zeros(length, np.float32)
         logits = np.zeros(len(model.screen), np.float32)
-        return kernel.Scratch(state, normed, result, attended, codes, weights, logits)
+        states = np.empty((length, channels), np.float32)
+        return kernel.Scratch(state, normed, result, attended, codes, weights, logits, states)
 
     def _check(self, decoder: Any, layers: Sequence[DecoderLayerRunner]) -> None:
         """Compare states and a choice with PyTorch's on random inputs: a kernel may be wrong."""
@@ -115,12 +125,8 @@ class Writer:
 
         sentence = self.sentence(memory[:, :, 0], int(tokens[0, 0]), CHECKED)
         committed = tokens[0, 1:].tolist()
-        chosen, states = [], []
-        for count in range(CHECKED):
-            text, _ = sentence.write(committed[:count], 1)
-            chosen.append(text[-1])
-            states.append(torch.from_numpy(sentence.state.copy()))
-        state = torch.stack(states)
+        chosen = [sentence.write(committed[:count], 1)[0][-1] for count in range(CHECKED)]
+        state = torch.from_numpy(sentence.states[:CHECKED])
         if not (state - expected).norm() <= TOLERATED * expected.norm():  # NaN, too
             raise RuntimeError("its states are not PyTorch's")
 
@@ -181,9 +187,9 @@ class Sentence:
         return self._tokens[1:end].tolist(), self._probabilities[1:end].tolist()
 
     @property
-    def state(self) -> kernel.Floats:
-        """``(channels,)`` the decoder's last state."""
-        return self._scratch.normed
+    def states(self) -> kernel.Floats:
+        """``(n, channels)`` the decoder's state before each token; later rows are not filled."""
+        return self._scratch.states
 
     def _common(self, committed: NDArray[np.int64]) -> int:
         """Return how many first tokens are cached and as committed, the last one excepted."""

@@ -53,8 +53,15 @@ def make(job: PairJob, last: str | None = None) -> Done:
             record = done.get(name, {"files": {}})
             if record.get("made_of") != made_of or record["files"] != digests(job, record["files"]):
                 job.say(f"{name} …")
-                begin = time.monotonic()
-                facts = stage(job, done)
+                # An interrupted stage has no "made_of": its time counts, too.
+                spent = 0.0 if "made_of" in record else record.get("seconds", 0.0)
+                begin = time.monotonic() - spent
+                try:
+                    facts = stage(job, done)
+                except BaseException:
+                    done[name] = {"files": {}, "seconds": time.monotonic() - begin}
+                    write_json(layout.done, done)
+                    raise
                 done[name] = {
                     **facts,
                     "seconds": time.monotonic() - begin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.jobs.make_pair import training
+from specdec_plugins.jobs.make_pair import make, training
 from specdec_plugins.jobs.make_pair.training import LAST, time_to_train, watch
 
 
@@ -41,6 +42,29 @@ def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:
     assert time_to_train(short, 30.0) == pytest.approx(180 - 45 - 30)
     with pytest.raises(InferenceError, match="--hours 1: "):
         time_to_train(job, 3500.0)
+
+
+def test_interrupted_stages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a stage is done; done anew, it begins with nothing."""
+    job, clock, ends = pair_job(tmp_path), iter(range(0, 1000, 10)), ["stops", "stops", ""]
+    for name in ("v.pt", "text"):
+        (tmp_path / name).touch()
+
+    def check(job: Any, done: Any) -> dict[str, Any]:
+        if ends.pop(0):
+            raise KeyboardInterrupt
+        return {"files": []}
+
+    monkeypatch.setattr(make, "STAGES", (check,))
+    monkeypatch.setattr(make.time, "monotonic", lambda: next(clock))
+    for seconds in (10, 20):
+        with pytest.raises(KeyboardInterrupt):
+            make.make(job, "check")
+        assert json.loads(job.layout.done.read_bytes())["check"]["seconds"] == seconds
+    assert make.make(job, "check")["check"]["seconds"] == 30
+    monkeypatch.setattr(make, "digests", lambda *_: {"changed": "file"})
+    ends.append("")
+    assert make.make(job, "check")["check"]["seconds"] == 10
 
 
 def test_the_length_of_a_checkpoint_training(trained: Any, tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Translate over HTTP, for clients of LibreTranslate and of DeepL.
+
+    specdec-serve PAIR [PAIR ...]
+    curl -d q="Hello." -d source=en -d target=de http://127.0.0.1:5000/translate
+
+Each PAIR is a pair's folder or a verifier's checkpoint; several serve several directions. It
+listens to this machine alone, unless --host says otherwise. After SIGTERM or Ctrl-C it takes no new
+requests, answers those that there are, and ends. Needs pip install 'specdec-plugins[serve]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec_plugins.files.command import Parser, command, positive
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.tuned_modes import as_tuned
+from specdec_plugins.machine import cores
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("models", metavar="PAIR", nargs="+", type=Path, help="a pair's folder, or a verifier")
+    add("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
+    add("--port", type=positive, default=5000, help="the port to listen on (5000)")
+    add("--api-key-file", metavar="FILE", type=Path, help="a key a line; each request needs one")
+    add("--workers", type=positive, help="processes, each with all models (a core each)")
+    add("--threads", type=positive, default=1, help="threads of each worker (1)")
+    add("--precision", choices=("float32", "int8"), default="float32", help="of the models")
+    add("--max-characters", type=positive, default=20_000, help="of a request (20000)")
+    add("--max-requests", type=positive, default=64, help="answered at the same time (64)")
+    add("--timeout", type=positive, default=60, help="seconds for a request (60)")
+    return parser.parse_args(argv)
+
+
+@command()
+def main(argv: Sequence[str]) -> None:
+    """Serve until a signal ends it."""
+    args = parse(argv)
+    try:
+        import uvicorn
+
+        from specdec_plugins.serve.app import Limits, Service
+        from specdec_plugins.serve.workers import Workers
+    except ImportError as error:
+        fault = f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
+        raise InferenceError(fault) from error
+    logging.getLogger("specdec_plugins").setLevel(logging.INFO)
+    keys = args.api_key_file.read_text("utf-8").split() if args.api_key_file else ()
+    if args.api_key_file and not keys:
+        raise InferenceError(f"{args.api_key_file}: has no key")
+    count = args.workers or max(1, cores() // args.threads)
+    workers = Workers(
+        [_settings(path, args.precision) for path in args.models], count, args.threads
+    )
+    limits = Limits(args.max_characters, args.timeout, args.max_requests)
+    app = Service(workers, limits, keys).app()
+    # Its own lines of access would name paths alone, but also who asks.
+    uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
+
+
+def _settings(path: Path, precision: str) -> Settings:
+    found = verifier_settings(path, None) if path.is_file() else pair_settings(path)
+    return as_tuned(Settings(**found, precision=precision, scores=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Greedy decoding in int8 by the writer, without drafts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.hypotheses import total_score
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.decoding.steps.encoder import SourceReader
+from specdec_plugins.decoding.steps.verifier import check_supported
+from specdec_plugins.decoding.target_prefix import read_prefix, with_prefix
+from specdec_plugins.engines.choice import choose_engine
+from specdec_plugins.engines.writer.writer import Sentence, Writer, build_writer
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.inference.backends import Backend, BatchGenerator
+from specdec_plugins.inference.settings import Settings
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models.transformer import TransformerModelBase
+
+#: The largest batch for which the writer, which takes rows one by one, pays (docs/benchmarks.md).
+MAX_ROWS = 4
+#: The encoder's precision.
+ENCODER = "int8"
+
+
+def writes(settings: Settings) -> bool:
+    """Return whether the writer is to decode, if it can run the verifier."""
+    greedy = settings.strategy in ("specdec", "AR") and settings.kind is None
+    int8 = settings.precision == "int8" and settings.engine == "auto"
+    each_token = settings.rule.draws or settings.trace or settings.limits.repetition_penalty != 1
+    return greedy and int8 and settings.batch <= MAX_ROWS and not each_token
+
+
+def build_writer_generator(
+    settings: Settings, verifier: TransformerModelBase, target: Dictionary
+) -> WriterGenerator | None:
+    """Return a generator for settings under which it :func:`writes`; None: it cannot run here."""
+    check_supported(verifier)
+    penalties = {target.unk(): settings.limits.unkpen}
+    writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
+    return None if writer is None else WriterGenerator(writer, settings, verifier, target)
+
+
+class WriterGenerator(BatchGenerator):
+    """Reads and writes sentence by sentence: no output depends on the others of its batch."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        settings: Settings,
+        verifier: TransformerModelBase,
+        target: Dictionary,
+    ) -> None:
+        super().__init__(int(verifier.max_decoder_positions()), Backend("writer", "int8"))
+        self._writer, self._limits, self._with_scores = writer, settings.limits, settings.scores
+        self._pad, self._eos, self._unk = target.pad(), target.eos(), target.unk()
+        self._engine = choose_engine("auto", ENCODER, settings.device)
+        self._reader = SourceReader(verifier, self._engine)
+        if self._engine.stores_weights:
+            self._engine.release()
+
+    @torch.inference_mode()
+    def decode(
+        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
+    ) -> list[list[Hypothesis]]:
+        net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
+        sources = [row[row != self._pad] for row in net_input["src_tokens"]]
+        limits = self._limits.max_lengths(list(map(len, sources)), self.positions)
+        prefixes, counts, limits = read_prefix(net_input, limits, self._pad, self._eos)
+        first = self._eos if bos_token is None else bos_token
+        rows = []
+        with self._engine.running():
+            for source, prefix, count, limit in zip(sources, prefixes.tolist(), counts, limits):
+                # The token after the last one is chosen, too, where it is to be EOS.
+                sentence = self._writer.sentence(self._reader.read(source), first, limit + 1)
+                hypothesis = self._hypothesis(sentence, prefix[:count], limit)
+                rows.append([hypothesis])
+        return rows
+
+    def _hypothesis(self, sentence: Sentence, prefix: list[int], limit: int) -> Hypothesis:
+        room = limit + 1 - len(prefix)
+        words, _ = sentence.write(prefix, room, self._limits.min_len)
+        if len(words) > limit:
+            words[limit] = self._eos
+        steps = len(words) - len(prefix)
+        tokens = torch.tensor(words)
+        hypothesis: Hypothesis = {
+            "tokens": tokens,
+            "steps": steps,
+            "accepted": [0] * steps,
+            "forced": len(prefix),
+        }
+        if self._with_scores:
+            scores = self._writer.log_probabilities(sentence, tokens)
+            scores[tokens == self._unk] -= self._limits.unkpen
+            hypothesis["positional_scores"] = scores
+            hypothesis["score"] = total_score(scores, self._limits)
+        return hypothesis

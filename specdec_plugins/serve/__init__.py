@@ -1,0 +1,1 @@
+"""The service: text over HTTP, by the protocols that clients speak."""

@@ -1,0 +1,260 @@
+"""The service's application: routes, limits, keys and figures."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from specdec_plugins.inference.documents import Document, html_document, plain_document
+from specdec_plugins.serve import protocols
+from specdec_plugins.serve.protocols import Asked, RequestError
+from specdec_plugins.serve.workers import Sentence, Workers
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of a request, beside those of its text.
+OVERHEAD = 65536
+#: Bytes of a character, in a form at most.
+WIDEST = 12
+#: Seconds between two looks whether the client is still there.
+LOOKS = 0.2
+#: Buckets of a request's time, in seconds.
+BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of requests."""
+
+    #: Characters of text.
+    characters: int = 20_000
+    #: Seconds from the first byte to the answer.
+    seconds: float = 60.0
+    #: Requests that are answered at the same time.
+    requests: int = 64
+
+
+class Figures:
+    """Counters for Prometheus."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "specdec_requests", "Answered requests", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "specdec_request_seconds", "Time of translations", buckets=BUCKETS, registry=registry
+        )
+        self.characters = Counter("specdec_characters", "Characters of text", registry=registry)
+        self.steps = Counter("specdec_steps", "Steps of decoding", registry=registry)
+        self.tokens = Counter("specdec_tokens", "Committed tokens", registry=registry)
+        self.open = Gauge("specdec_open_requests", "Requests without an answer", registry=registry)
+        busy = Gauge("specdec_busy_workers", "Workers that translate", registry=registry)
+        busy.set_function(lambda: workers.busy)
+
+
+class Service:
+    """Answers requests by workers. Nothing of a text is logged."""
+
+    def __init__(
+        self, workers: Workers, limits: Limits = Limits(), keys: Sequence[str] = ()
+    ) -> None:
+        """``keys``: one of them has to come with each request; none: nobody is asked."""
+        self.workers, self.limits = workers, limits
+        self.figures = Figures(workers)
+        self._keys = [key.encode() for key in keys]
+        self._open = 0
+
+    def app(self) -> Starlette:
+        """Return the application, which starts and ends the workers."""
+        routes = [
+            self._route("/translate", self._libre_translate, "POST"),
+            self._route("/detect", self._libre_detect, "POST"),
+            self._route("/languages", self._libre_languages, "GET"),
+            self._route("/v2/translate", self._deepl_translate, "POST"),
+            self._route("/v2/languages", self._deepl_languages, "GET", "POST"),
+            self._route("/v2/usage", self._deepl_usage, "GET", "POST"),
+            Route("/health", self._health),
+            Route("/metrics", self._metrics),
+        ]
+        return Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        begin = time.perf_counter()
+        mebibytes = await self.workers.start()
+        for source, target in self.workers.directions:
+            logger.info("%s to %s", source, target)
+        seconds = time.perf_counter() - begin
+        logger.info("%d workers take %d MiB; %.0f s", self.workers.count, mebibytes, seconds)
+        yield
+        self.workers.stop()
+
+    def _route(
+        self, path: str, answer: Callable[[Request], Awaitable[Response]], *methods: str
+    ) -> Route:
+        """Return a route whose errors are JSON, as both protocols have them."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                response = await answer(request)
+            except RequestError as error:
+                key = "message" if path.startswith("/v2/") else "error"
+                response = JSONResponse({key: str(error)}, error.status)
+            except ClientDisconnect:
+                response = Response(status_code=499)
+            self.figures.requests.labels(path, response.status_code).inc()
+            return response
+
+        return Route(path, endpoint, methods=list(methods))
+
+    async def _fields(self, request: Request) -> Mapping[str, Any]:
+        """Return the fields of a request's JSON or form."""
+        max_bytes = WIDEST * self.limits.characters + OVERHEAD
+        try:
+            body = await asyncio.wait_for(_read(request, max_bytes), self.limits.seconds)
+        except asyncio.TimeoutError as error:
+            raise RequestError(408, "the request took too long to arrive") from error
+        if not body:
+            return {}
+        try:
+            return protocols.fields_of(body, request.headers.get("content-type", ""))
+        except (ValueError, RecursionError) as error:
+            raise RequestError(400, "the request is neither JSON nor a form") from error
+
+    def _check_key(self, key: object) -> None:
+        sent = str(key or "").encode("utf-8", "replace")
+        # All are compared, so that the time tells nothing.
+        matches = [hmac.compare_digest(sent, known) for known in self._keys]
+        if self._keys and not any(matches):
+            raise RequestError(403, "the API key is missing or wrong")
+
+    def _check_deepl_key(self, request: Request, fields: Mapping[str, Any]) -> None:
+        header = request.headers.get("authorization", "")
+        self._check_key(header.removeprefix("DeepL-Auth-Key ").strip() or fields.get("auth_key"))
+
+    async def _libre_translate(self, request: Request) -> Response:
+        fields = await self._fields(request)
+        self._check_key(fields.get("api_key"))
+        asked = protocols.libre_request(fields, self.workers.directions)
+        outputs, notes = await self._translated(request, asked)
+        answer = protocols.libre_answer(fields, asked, outputs)
+        return JSONResponse({**answer, **notes})
+
+    async def _libre_detect(self, request: Request) -> Response:
+        fields = await self._fields(request)
+        self._check_key(fields.get("api_key"))
+        return JSONResponse(protocols.detected(self.workers.directions))
+
+    async def _libre_languages(self, request: Request) -> Response:
+        return JSONResponse(protocols.libre_languages(self.workers.directions))
+
+    async def _deepl_translate(self, request: Request) -> Response:
+        fields = await self._fields(request)
+        self._check_deepl_key(request, fields)
+        asked = protocols.deepl_request(fields, self.workers.directions)
+        outputs, notes = await self._translated(request, asked)
+        return JSONResponse({**protocols.deepl_answer(asked, outputs), **notes})
+
+    async def _deepl_languages(self, request: Request) -> Response:
+        fields = await self._fields(request)  # DeepL's client sends a body with GET
+        self._check_deepl_key(request, fields)
+        kind = str(request.query_params.get("type") or fields.get("type", ""))
+        return JSONResponse(protocols.deepl_languages(self.workers.directions, kind))
+
+    async def _deepl_usage(self, request: Request) -> Response:
+        self._check_deepl_key(request, {})
+        used = self.figures.registry.get_sample_value("specdec_characters_total")
+        return JSONResponse({"character_count": int(used or 0), "character_limit": 10**12})
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _metrics(self, request: Request) -> Response:
+        return PlainTextResponse(generate_latest(self.figures.registry))
+
+    async def _translated(self, request: Request, asked: Asked) -> tuple[list[str], dict[str, Any]]:
+        """Return the output of each text, and what is to be said of them."""
+        characters = sum(map(len, asked.texts))
+        if characters > self.limits.characters:
+            raise RequestError(413, f"a request may have {self.limits.characters} characters")
+        if self._open >= self.limits.requests:
+            raise RequestError(429, "too many requests wait; try again later")
+        self._open += 1
+        self.figures.open.set(self._open)
+        begin = time.perf_counter()
+        try:
+            documents = [_document(text, asked) for text in asked.texts]
+            sentences = [text for document in documents for text in document.sentences]
+            results = await self._while_there(request, asked, sentences)
+        finally:
+            self._open -= 1
+            self.figures.open.set(self._open)
+        self.figures.seconds.observe(time.perf_counter() - begin)
+        self.figures.characters.inc(characters)
+        self.figures.steps.inc(sum(result.steps for result in results))
+        self.figures.tokens.inc(sum(result.tokens for result in results))
+        return _joined(documents, results), _notes(results)
+
+    async def _while_there(
+        self, request: Request, asked: Asked, sentences: Sequence[str]
+    ) -> list[Sentence]:
+        """Translate as long as the client waits, and the limit lets it."""
+        work = asyncio.ensure_future(self.workers.translate(asked.direction, sentences))
+        end = time.monotonic() + self.limits.seconds
+        try:
+            while not (await asyncio.wait([work], timeout=LOOKS))[0]:
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+                if time.monotonic() > end:
+                    raise RequestError(504, f"it takes more than {self.limits.seconds:g} s")
+        finally:
+            work.cancel()
+        return work.result()
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > max_bytes:
+            raise RequestError(413, f"a request may have {max_bytes} bytes")
+    return body
+
+
+def _document(text: str, asked: Asked) -> Document:
+    make = html_document if asked.is_html else plain_document
+    return make(text, asked.direction[0], asked.splits)
+
+
+def _joined(documents: Sequence[Document], results: Sequence[Sentence]) -> list[str]:
+    """Return the outputs; a sentence that could not be translated stays as it is."""
+    outputs, begin = [], 0
+    for document in documents:
+        own = results[begin : begin + len(document.sentences)]
+        begin += len(own)
+        pairs = zip(own, document.sentences)
+        outputs.append(document.joined([s.text if not s.fault else text for s, text in pairs]))
+    return outputs
+
+
+def _notes(results: Sequence[Sentence]) -> dict[str, Any]:
+    """Return the fields that say what is wrong with an output; none where nothing is."""
+    notes = {
+        "limited": sum(result.limited for result in results),
+        "unknownWords": sum(result.unknown for result in results),
+        "faults": [result.fault for result in results if result.fault],
+    }
+    return {"specdec": notes} if any(notes.values()) else {}

@@ -1,0 +1,215 @@
+"""Requests and answers of LibreTranslate's protocol and of DeepL's.
+
+Sources: https://docs.libretranslate.com/api and https://developers.deepl.com/docs/api-reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email import message_from_bytes
+from typing import Any
+from urllib.parse import parse_qsl
+
+from specdec_plugins.serve.workers import Direction
+
+#: Fields of a form, at most.
+MAX_FIELDS = 1000
+#: English names of languages; others have their codes.
+NAMES = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "et": "Estonian",
+    "fi": "Finnish",
+    "fr": "French",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sv": "Swedish",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "zh": "Chinese",
+}
+
+
+class RequestError(Exception):
+    """A request that is answered with an HTTP status and one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request in the terms of this package."""
+
+    texts: Sequence[str]
+    direction: Direction
+    is_html: bool = False
+    #: Divide texts into sentences.
+    splits: bool = True
+
+
+def fields_of(body: bytes, content_type: str) -> Mapping[str, Any]:
+    """Return the fields of a request's body: of JSON, if it is not said to be a form.
+
+    A field that a form repeats is a list. Surrogates without a partner become U+FFFD.
+
+    Raises:
+        ValueError: it is no object of JSON in UTF-8, or no form.
+    """
+    if "multipart/form-data" in content_type:
+        head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+        parts: Any = message_from_bytes(head + body).get_payload()
+        if not isinstance(parts, list):
+            raise ValueError("no parts")
+        named = [(part.get_param("name", header="content-disposition"), part) for part in parts]
+        pairs = [(str(name), part.get_payload(decode=True).decode()) for name, part in named]
+    elif "form" in content_type:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    else:
+        fields = json.loads(body)
+        if not isinstance(fields, dict):
+            raise ValueError("no object")
+        return {str(name): _cleaned(value) for name, value in fields.items()}
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(_cleaned(value))
+    return {name: items if len(items) > 1 else items[0] for name, items in values.items()}
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_cleaned, value))
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def name_of(language: str) -> str:
+    """Return a language's English name."""
+    return NAMES.get(language, language)
+
+
+def strings(fields: Mapping[str, Any], name: str) -> list[str]:
+    """Return a field that is a string or a list of strings as a list."""
+    value = fields.get(name)
+    items: list[Any] = value if isinstance(value, list) else [value]
+    if not items or not all(isinstance(item, str) for item in items):
+        raise RequestError(400, f"{name}: must be a string or a list of strings")
+    return items
+
+
+def direction_of(directions: Sequence[Direction], source: object, target: object) -> Direction:
+    """Return the direction of the model for these languages; regions (``EN-US``) do not count.
+
+    ``source``: may be empty or ``auto`` where one model only has the target.
+    """
+    wanted = str(target or "").lower().partition("-")[0]
+    given = str(source or "auto").lower().partition("-")[0]
+    matches = [pair for pair in directions if _base(pair[1]) == wanted]
+    if given != "auto":
+        matches = [pair for pair in matches if _base(pair[0]) == given]
+    if not matches:
+        offered = ", ".join(f"{a} to {b}" for a, b in directions)
+        raise RequestError(400, f"{given} to {wanted} is not supported; there is {offered}")
+    if len(matches) > 1:
+        raise RequestError(400, "source: name the language, since several models have the target")
+    return matches[0]
+
+
+def _base(language: str) -> str:
+    return language.lower().replace("_", "-").partition("-")[0]
+
+
+def libre_request(fields: Mapping[str, Any], directions: Sequence[Direction]) -> Asked:
+    """Read LibreTranslate's ``POST /translate``."""
+    kind = fields.get("format", "text")
+    if kind not in ("text", "html"):
+        raise RequestError(400, f"format: {kind!r} is neither text nor html")
+    direction = direction_of(directions, fields.get("source"), fields.get("target"))
+    return Asked(strings(fields, "q"), direction, kind == "html")
+
+
+def libre_answer(fields: Mapping[str, Any], asked: Asked, outputs: Sequence[str]) -> Any:
+    """Return LibreTranslate's answer: a list where ``q`` was one."""
+    single = isinstance(fields["q"], str)
+    answer: dict[str, Any] = {"translatedText": outputs[0] if single else outputs}
+    if fields.get("source") == "auto":
+        found = {"confidence": 100, "language": asked.direction[0]}
+        answer["detectedLanguage"] = found if single else [found] * len(outputs)
+    if fields.get("alternatives"):
+        answer["alternatives"] = [] if single else [[] for _ in outputs]
+    return answer
+
+
+def libre_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
+    """Return LibreTranslate's ``GET /languages``."""
+    codes = sorted({code for pair in directions for code in pair})
+    return [
+        {
+            "code": code,
+            "name": name_of(code),
+            "targets": sorted(target for source, target in directions if source == code),
+        }
+        for code in codes
+    ]
+
+
+def detected(directions: Sequence[Direction]) -> list[dict[str, Any]]:
+    """Return LibreTranslate's ``POST /detect``: the source of the models, if they have one."""
+    sources = {source for source, _ in directions}
+    if len(sources) > 1:
+        raise RequestError(400, "the models here have several sources; name the language")
+    return [{"confidence": 100, "language": next(iter(sources))}]
+
+
+def deepl_request(fields: Mapping[str, Any], directions: Sequence[Direction]) -> Asked:
+    """Read DeepL's ``POST /v2/translate``."""
+    tags = fields.get("tag_handling") or ""
+    if tags not in ("", "html"):
+        raise RequestError(400, f"tag_handling: {tags!r} is not supported; html is")
+    direction = direction_of(directions, fields.get("source_lang"), fields.get("target_lang"))
+    splits = str(fields.get("split_sentences", "1")) != "0"
+    return Asked(strings(fields, "text"), direction, tags == "html", splits)
+
+
+def deepl_answer(asked: Asked, outputs: Sequence[str]) -> Any:
+    """Return DeepL's answer."""
+    source = asked.direction[0].upper()
+    return {
+        "translations": [
+            {"detected_source_language": source, "text": output, "billed_characters": len(text)}
+            for text, output in zip(asked.texts, outputs)
+        ]
+    }
+
+
+def deepl_languages(directions: Sequence[Direction], kind: str) -> list[dict[str, Any]]:
+    """Return DeepL's ``GET /v2/languages`` of a ``type``: source or target."""
+    side = 1 if kind == "target" else 0
+    codes = sorted({pair[side] for pair in directions})
+    return [
+        {"language": code.upper(), "name": name_of(code), "supports_formality": False}
+        for code in codes
+    ]

@@ -1,0 +1,155 @@
+"""Worker processes that hold the models, and the queue of sentences before them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.translator import Translator
+
+logger = logging.getLogger(__name__)
+
+#: A source and a target language, such as ``("en", "de")``.
+Direction = tuple[str, str]
+#: Deaths of workers after which a sentence is given up.
+TRIES = 2
+
+
+class Sentence(NamedTuple):
+    """A sentence's translation."""
+
+    text: str
+    #: True if it is as long as the limit lets it be: its end may be missing.
+    limited: bool = False
+    #: True if a dictionary lacks a word of it.
+    unknown: bool = False
+    #: The reason why there is none.
+    fault: str = ""
+    #: Steps of decoding, and the tokens that they committed.
+    steps: int = 0
+    tokens: int = 0
+
+
+class Loaded(NamedTuple):
+    """A worker that is ready."""
+
+    directions: Sequence[Direction]
+    #: The largest memory that it has had.
+    mebibytes: int
+
+
+#: A worker's translators.
+TRANSLATORS: dict[Direction, Translator] = {}
+
+
+def _load(models: Sequence[Settings], threads: int) -> None:
+    """Load all models, in a worker."""
+    import torch
+
+    from specdec_plugins.inference.loading import load_translator
+
+    torch.set_num_threads(threads)
+    for settings in models:
+        translator = load_translator(settings)
+        loaded = translator.settings
+        TRANSLATORS[str(loaded.source_lang), str(loaded.target_lang)] = translator
+
+
+def _loaded() -> Loaded:
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Loaded(list(TRANSLATORS), used // 1024)
+
+
+def _translate(direction: Direction, text: str) -> Sentence:
+    (result,) = TRANSLATORS[direction].translate_batch([text])
+    if isinstance(result, Exception):
+        return Sentence("", fault=str(result))
+    steps, tokens = len(result.accepted), len(result.tokens) - result.forced
+    return Sentence(result.text, result.limited, result.unknown, steps=steps, tokens=tokens)
+
+
+class Workers:
+    """Processes, each of which translates a sentence at a time.
+
+    Whoever waits longest is next. A request has no more sentences in the queue than there are
+    workers, so that others' sentences take turns with its own.
+    """
+
+    def __init__(self, models: Sequence[Settings], count: int, threads: int) -> None:
+        """
+        Args:
+            models: a translator's settings, for each direction.
+            count: of processes.
+            threads: of each.
+        """
+        self._load = models, threads
+        self.count = count
+        #: The directions of the models, when they are loaded.
+        self.directions: Sequence[Direction] = ()
+        self._idle: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
+        self._all: set[ProcessPoolExecutor] = set()
+
+    async def start(self) -> int:
+        """Load the models in all workers; return the memory in MiB that they take together."""
+        threads = str(self._load[1])
+        os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        workers = [self._begin() for _ in range(self.count)]
+        loop = asyncio.get_running_loop()
+        ready = await asyncio.gather(*(loop.run_in_executor(item, _loaded) for item in workers))
+        self.directions = ready[0].directions
+        for worker in workers:
+            self._idle.put_nowait(worker)
+        return sum(item.mebibytes for item in ready)
+
+    def stop(self) -> None:
+        """End all processes."""
+        for worker in self._all:
+            worker.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def busy(self) -> int:
+        """The number of workers that translate."""
+        return self.count - self._idle.qsize()
+
+    async def translate(self, direction: Direction, texts: Sequence[str]) -> list[Sentence]:
+        """Return the translation of each text; cancelled, it begins no other text."""
+        results: dict[int, Sentence] = {}
+        rest = iter(enumerate(texts))
+
+        async def take() -> None:
+            for number, text in rest:
+                results[number] = await self._next(direction, text)
+
+        takers = [asyncio.ensure_future(take()) for _ in range(min(self.count, len(texts)))]
+        await asyncio.gather(*takers)
+        return [results[number] for number in range(len(texts))]
+
+    async def _next(self, direction: Direction, text: str) -> Sentence:
+        """Translate a text by the next worker that is idle."""
+        loop = asyncio.get_running_loop()
+        worker = await self._idle.get()
+        try:
+            for _ in range(TRIES):
+                try:
+                    return await loop.run_in_executor(worker, _translate, direction, text)
+                except BrokenProcessPool:
+                    logger.error("a worker died; another one is started")
+                    self._all.discard(worker)
+                    worker = self._begin()
+            return Sentence("", fault="its workers died")
+        finally:
+            self._idle.put_nowait(worker)
+
+    def _begin(self) -> ProcessPoolExecutor:
+        # A fork would share the threads' locks of libraries that are loaded here.
+        worker = ProcessPoolExecutor(1, get_context("spawn"), _load, self._load)
+        self._all.add(worker)
+        return worker

@@ -1,0 +1,74 @@
+"""Texts come back as they were, but for their sentences."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.inference.documents import html_document, plain_document
+
+pytest.importorskip("sentencex", reason="sentencex is not installed (extra [serve])")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", []),
+        (" \n\n", []),
+        ("Hello Mr. Smith. How are you?  Fine.\n", ["Hello Mr. Smith.", "How are you?", "Fine."]),
+        ("One\r\n\r\n  two\n", ["One", "two"]),
+        ("1\n00:00:01,600 --> 00:00:02,000\nHello.\n", ["Hello."]),
+    ],
+)
+def test_plain_text(text: str, sentences: list[str]) -> None:
+    document = plain_document(text, "en")
+    assert document.sentences == sentences
+    assert document.joined(sentences) == text
+    numbers = [f"<{number}>" for number in range(len(sentences))]
+    assert len(document.joined(numbers).splitlines()) == len(text.splitlines())
+
+
+def test_lines_stay_whole_if_nobody_splits_them() -> None:
+    assert plain_document("One. Two.\nThree.", "en", False).sentences == ["One. Two.", "Three."]
+
+
+@examples(100)
+@given(st.text(st.sampled_from("aB.! ?\n\t\r\u2028\xa0<&>1é")), st.booleans())
+def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
+    document = plain_document(text, "en", split)
+    assert document.joined(document.sentences) == text
+    assert all(sentence == sentence.strip() for sentence in document.sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<p class="a" >Hello.  Go &amp; see</p>', '<p class="a" >HELLO.  GO &amp; SEE</p>'),
+        ("a<br/>b<BR>c", "A<br/>B<BR>C"),
+        ("<script>if (a<b) go()</script>no", "<script>if (a<b) go()</script>NO"),
+        ("<p translate=no>a <i>b</i> c</p>d", "<p translate=no>a <i>b</i> c</p>D"),
+        ("<code>a<br>b</code>c", "<code>a<br>b</code>C"),
+        ("<!-- a --><!DOCTYPE html>b", "<!-- a --><!DOCTYPE html>B"),
+        ("<b>1 &lt; 2</b>", "<b>1 &lt; 2</b>"),
+    ],
+)
+def test_tags_stay(text: str, expected: str) -> None:
+    document = html_document(text, "en")
+    assert document.joined([sentence.upper() for sentence in document.sentences]) == expected
+
+
+def test_a_translation_is_no_markup() -> None:
+    assert html_document("<p>a</p>", "en").joined(["<script> & more"]) == (
+        "<p>&lt;script&gt; &amp; more</p>"
+    )
+
+
+@examples(100)
+@given(st.text(st.sampled_from("ab<>/&;=!-' \"\np")))
+def test_any_markup_is_read(text: str) -> None:
+    """Whatever its faults: nothing of what is between tags is lost."""
+    document = html_document(text, "en")
+    assert len(document.parts) % 2 == 1
+    document.joined(document.sentences)

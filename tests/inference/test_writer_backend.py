@@ -1,0 +1,120 @@
+"""``--precision int8`` without drafts: the writer's sentences, whatever is decoded with them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from inference_runs import SENTENCES, RunScript, make_settings
+
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.build import made_up
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.writer import kernel
+from specdec_plugins.inference import Translation, Translator, load_translator
+from specdec_plugins.inference.writer_backend import MAX_ROWS
+
+pytestmark = pytest.mark.skipif(
+    kernel.FAMILY is None, reason="the processor has none of the writer's instructions"
+)
+
+
+def load(world: Path, **options: Any) -> Translator:
+    plain = {"strategy": "AR", "path": None, "engine": "auto", "precision": "int8"}
+    return load_translator(make_settings(world, **{**plain, **options}))
+
+
+@cache
+def writer(world: Path, batch: int = MAX_ROWS, min_len: int = 1) -> Translator:
+    limits = GenerationLimits(max_len_b=9, min_len=min_len)
+    return load(world, batch=batch, limits=limits)
+
+
+def words(translations: list[Translation]) -> list[tuple[str, float | None, bool]]:
+    return [(line.text, line.score, line.limited) for line in translations]
+
+
+def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path: Path) -> None:
+    """The command, too, which computes no scores."""
+    translator = writer(world)
+    assert (translator.engine, translator.precision) == ("writer", "int8")
+    flags = {"path": None, "precision": "int8", "batch": "4"}
+    assert run("--strategy", "AR", **flags) == 0
+    expected = [line.text for line in translator.translate(SENTENCES)]
+    assert (tmp_path / "out.txt").read_text("utf-8").splitlines() == expected
+    counted = translator.statistics
+    assert counted.sentences == len(SENTENCES)
+    assert counted.steps == counted.committed_tokens == counted.verifier_calls > len(SENTENCES)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "onnxruntime"},
+        {"batch": MAX_ROWS + 1},
+        {"trace": True},
+        {"rule": SamplingRule()},
+        {"limits": GenerationLimits(repetition_penalty=1.2)},
+    ],
+)
+def test_the_loop_decodes_the_rest(world: Path, options: dict[str, Any]) -> None:
+    assert load(world, **options).engine == "onnxruntime"
+
+
+@examples(25)
+@given(
+    order=st.permutations(SENTENCES),
+    batch=st.integers(1, MAX_ROWS),
+    min_len=st.sampled_from([1, 4]),
+    prefix=st.sampled_from(["", "w3", "w3 w4 w5"]),
+)
+def test_no_output_depends_on_its_batch(
+    world: Path, order: list[str], batch: int, min_len: int, prefix: str
+) -> None:
+    alone, together = writer(world, 1, min_len), writer(world, batch, min_len)
+    prefixes = [prefix if n % 2 else "" for n in range(len(order))]
+    expected = [
+        next(iter(alone.translate([line], target_prefix=[begin])))
+        for line, begin in zip(order, prefixes)
+    ]
+    found = list(together.translate(order, target_prefix=prefixes))
+    assert words(found) == words(expected)
+    for line, begin in zip(found, prefixes):
+        assert line.text.startswith(begin)
+        assert len(line.tokens) > min_len or line.limited
+
+
+def test_limits_are_those_of_the_loop(world: Path) -> None:
+    """Each combination ends in EOS, and is as long as the loop lets it be."""
+    for limits in (GenerationLimits(max_len_b=2), GenerationLimits(max_len_b=3, min_len=3)):
+        greedy = list(load(world, precision="float32", limits=limits).translate(SENTENCES))
+        found = list(load(world, limits=limits).translate(SENTENCES))
+        assert all(line.tokens[-1] == "</s>" for line in found)
+        assert all(len(line.tokens) <= limits.max_len_b + 1 for line in found)
+        assert [line.limited for line in found] == [line.limited for line in greedy]
+
+
+@pytest.mark.parametrize("unkpen", [0.0, 2.5])
+def test_scores_are_the_loops_up_to_rounding(world: Path, unkpen: float) -> None:
+    """Of the same tokens, the unknown one among them: all but EOS are forced, by the limit that."""
+    limits = GenerationLimits(max_len_b=3, unkpen=unkpen, min_len=3)
+    loop = load(world, limits=limits, precision="float64", engine="eager")
+    sample = made_up(loop.codec.source, 2, 5)
+    prefix = torch.tensor([[4, 9, 7], [6, loop.codec.target.unk(), 11]])
+    results = [
+        translator.generator.generate([], sample, prefix_tokens=prefix)
+        for translator in (loop, load(world, limits=limits))
+    ]
+    for (expected,), (found,) in zip(*results):
+        assert found["tokens"].tolist() == expected["tokens"].tolist()
+        assert found["forced"] == expected["forced"] == 3
+        exact = expected["positional_scores"].float()
+        # int8 rounds by less than a tenth; a penalty that is left out is a third.
+        assert (found["positional_scores"] - exact).norm() < 0.1 * exact.norm()
+        assert float(found["score"]) == pytest.approx(float(expected["score"]), rel=0.1)

@@ -1,0 +1,279 @@
+"""The service as its clients see it: one server, two workers, a random pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from inference_runs import SENTENCES, make_settings
+
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import load_translator
+
+for library in ("starlette", "uvicorn", "sentencex", "prometheus_client"):
+    pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
+
+KEY = "a-key"
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Send JSON, or bytes as they are; return the status and the answer's JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json", **headers}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def translate(self, q: str | list[str], **fields: Any) -> tuple[int, Any]:
+        usual = {"q": q, "source": "en", "target": "de", "api_key": KEY}
+        return self.post("/translate", {**usual, **fields})
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(world: Path, folder: Path, *flags: str) -> Server:
+    port, log = free_port(), folder / "log"
+    (folder / "keys").write_text(f"other\n{KEY}\n")
+    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
+    command += ["--workers", "2", "--max-characters", "4000", *flags]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
+    server = Server(f"http://127.0.0.1:{port}", process, log)
+    for _ in range(600):
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(server.url + "/health", timeout=10):
+                return server
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serve")
+    server = start(world, folder, "--api-key-file", str(folder / "keys"))
+    yield server
+    server.process.terminate()
+    # It takes nothing new, and ends.
+    assert server.process.wait(60) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    assert KEY not in server.log.read_text()
+    assert SENTENCES[0] not in server.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def expected(world: Path) -> dict[str, str]:
+    options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
+    translator = load_translator(make_settings(world, **options))
+    return {line: result.text for line, result in zip(SENTENCES, translator.translate(SENTENCES))}
+
+
+def test_the_words_are_the_translators(server: Server, expected: dict[str, str]) -> None:
+    """Also if requests take turns."""
+    answers: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        texts = SENTENCES[number:] + SENTENCES[:number]
+        answers[number] = texts, server.translate(texts)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for texts, (status, answer) in answers.values():
+        assert status == 200
+        assert answer["translatedText"] == [expected[text] for text in texts]
+
+
+def test_libretranslates_own_client(server: Server, expected: dict[str, str]) -> None:
+    client = pytest.importorskip("libretranslatepy", reason="libretranslatepy is not installed")
+    api = client.LibreTranslateAPI(server.url, KEY)
+    assert api.translate(SENTENCES[0], "en", "de") == expected[SENTENCES[0]]
+    codes = {item["code"]: item for item in api.languages()}
+    assert codes["en"] == {"code": "en", "name": "English", "targets": ["de"]}
+    assert codes["de"]["targets"] == []
+    assert api.detect("anything")[0]["language"] == "en"
+
+
+def test_deepls_own_client(server: Server, expected: dict[str, str]) -> None:
+    deepl = pytest.importorskip("deepl", reason="deepl is not installed")
+    client = deepl.DeepLClient(KEY, server_url=server.url)
+    first, second = client.translate_text(SENTENCES[:2], target_lang="DE")
+    assert [first.text, second.text] == [expected[text] for text in SENTENCES[:2]]
+    assert first.detected_source_lang == "EN"
+    regional = client.translate_text(SENTENCES[0], source_lang="EN", target_lang="DE-CH")
+    assert regional.text == expected[SENTENCES[0]]
+    marked = client.translate_text(f"<b>{SENTENCES[0]}</b>", target_lang="DE", tag_handling="html")
+    assert marked.text == f"<b>{escape(expected[SENTENCES[0]])}</b>"
+    assert [item.code for item in client.get_target_languages()] == ["DE"]
+    assert client.get_usage().character.count > 0
+    with pytest.raises(deepl.AuthorizationException):
+        deepl.DeepLClient("wrong", server_url=server.url).get_usage()
+
+
+@pytest.mark.parametrize("kind", ["json", "urlencoded", "multipart"])
+def test_forms_and_json(kind: str, server: Server, expected: dict[str, str]) -> None:
+    """As curl, a browser's FormData and Weblate send them."""
+    fields = {"q": SENTENCES[0], "source": "auto", "target": "de", "api_key": KEY}
+    body, content_type = json.dumps(fields).encode(), "application/json"
+    if kind == "urlencoded":
+        body, content_type = urlencode(fields).encode(), "application/x-www-form-urlencoded"
+    elif kind == "multipart":
+        part = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+        body = ("".join(part.format(*item) for item in fields.items()) + "--x--\r\n").encode()
+        content_type = "multipart/form-data; boundary=x"
+    status, answer = server.post("/translate", body, **{"Content-Type": content_type})
+    assert status == 200
+    assert answer["translatedText"] == expected[SENTENCES[0]]
+    assert answer["detectedLanguage"] == {"confidence": 100, "language": "en"}
+
+
+def test_paragraphs_and_tags_stay(server: Server, expected: dict[str, str]) -> None:
+    first, second = SENTENCES[:2]
+    begin, end = expected[first], expected[second]
+    status, answer = server.translate(f"{first}\n\n  {second}\n")
+    assert (status, answer["translatedText"]) == (200, f"{begin}\n\n  {end}\n")
+    marked = f'<p id="1">{first}</p><br>{second}'
+    status, answer = server.translate(marked, format="html")
+    assert answer["translatedText"] == f'<p id="1">{escape(begin)}</p><br>{escape(end)}'
+
+
+def test_what_is_wrong_with_an_output_is_said(server: Server) -> None:
+    assert server.translate("nosuchword")[1]["specdec"]["unknownWords"] == 1
+    assert "specdec" not in server.translate("1 2 3")[1]  # nothing to translate
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"target": "fr"}, 400, "en to fr"),
+        ({"source": "xx"}, 400, "xx to de"),
+        ({"format": "pdf"}, 400, "format"),
+        ({"q": 5}, 400, "q"),
+        ({"q": ["a", None]}, 400, "q"),
+        ({"q": []}, 400, "q"),
+        ({"q": "a " * 2001}, 413, "4000 characters"),
+        ({"api_key": "wrong"}, 403, "key"),
+        ({"api_key": None}, 403, "key"),
+    ],
+)
+def test_bad_requests(fields: Any, status: int, words: str, server: Server) -> None:
+    found, answer = server.translate(**{"q": "w1", **fields})
+    assert found == status
+    assert words in answer["error"]
+
+
+def test_hostile_requests(server: Server, expected: dict[str, str]) -> None:
+    """None is answered by 500, none stops the server."""
+    deep = b'{"q": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    bodies = [b"", b"{", b"[]", b"\xff\xfe", deep]
+    bodies += [b'{"q": 1e999}', b'{"q": {"a": 1}}', b'{"api_key": ["a"], "q": "a"}', b"\0" * 100]
+    for body in bodies:
+        for path in ("/translate", "/v2/translate", "/detect"):
+            for kind in (
+                "application/json",
+                "application/x-www-form-urlencoded",
+                "multipart/form-data",
+            ):
+                status, _ = server.post(path, body, **{"Content-Type": kind})
+                assert 400 <= status < 500, (path, kind, body[:40])
+    with suppress(urllib.error.URLError):  # it does not read on
+        assert server.translate("a" * 10_000_000)[0] == 413
+    texts = ["w1 \0 w2", "\ud800 w1", "w1\u2028w2", "\u202e w1", "w1 " * 1000, "\n" * 3000]
+    for text in texts:
+        assert server.translate(text)[0] == 200, ascii(text[:20])
+    for sent in (
+        b"GET / HTTP/1.1\r\n",
+        b"POST /translate HTTP/1.1\r\nContent-Length: 100\r\n\r\n{",
+    ):
+        with socket.create_connection(server.url.removeprefix("http://").split(":")) as half:
+            half.sendall(sent)
+            half.shutdown(socket.SHUT_WR)
+    assert server.translate(SENTENCES[0])[1]["translatedText"] == expected[SENTENCES[0]]
+    assert server.metric("specdec_open_requests") == 0
+
+
+def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
+    before = server.metric("specdec_tokens_total")
+    body = json.dumps({"q": [SENTENCES[0]] * 200, "source": "en", "target": "de", "api_key": KEY})
+    address = server.url.removeprefix("http://").split(":")
+    with socket.create_connection(address) as client:
+        head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall((head + body).encode())
+    for _ in range(100):
+        if server.metric("specdec_busy_workers") == server.metric("specdec_open_requests") == 0:
+            break
+        time.sleep(0.1)
+    assert server.metric("specdec_open_requests") == 0
+    assert server.metric("specdec_tokens_total") == before
+
+
+def test_a_worker_that_dies_is_replaced(server: Server, expected: dict[str, str]) -> None:
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    for child in children.split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+    status, answer = server.translate(SENTENCES)
+    assert status == 200
+    assert answer["translatedText"] == [expected[text] for text in SENTENCES]
+    assert "a worker died" in server.log.read_text()
+
+
+def test_limits_of_time_and_number(world: Path, tmp_path: Path) -> None:
+    server = start(world, tmp_path, "--timeout", "1", "--max-requests", "1", "--workers", "1")
+    try:
+        answers: list[tuple[int, Any]] = []
+        long = ["w3 w4 w5 w6 " * 4] * 60
+        threads = [
+            threading.Thread(target=lambda: answers.append(server.translate(long)))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.2)
+        for thread in threads:
+            thread.join()
+        assert 429 in [status for status, _ in answers]
+        assert re.search("wait", str(answers))
+    finally:
+        server.process.terminate()
+        server.process.wait(60)

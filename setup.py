@@ -77,6 +77,8 @@ INT8 = ["onnx>=1.17", "onnxruntime>=1.20"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
 BENCH = [*PLOT, *CTRANSLATE2]
 SENTENCEPIECE = ["sentencepiece>=0.1.99"]
+HF = ["safetensors>=0.4", *SENTENCEPIECE]
+HF_TEST = [*HF, "transformers>=5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray>=2.60"]
 SERVE = ["prometheus-client>=0.20", "sentencex>=1", "starlette>=0.40", "uvicorn>=0.30"]
@@ -84,7 +86,7 @@ TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
 # Clients of the service's protocols, which are not ours.
 CLIENTS = ["deepl>=1.18", "libretranslatepy>=2.1"]
-DEV = [*TEST, *BENCH, *RAY, *SERVE, *CLIENTS, "mypy>=1.10", "ruff>=0.6"]
+DEV = [*TEST, *BENCH, *HF_TEST, *RAY, *SERVE, *CLIENTS, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
     name="specdec-plugins",
@@ -127,6 +129,8 @@ setup(
         "int8": INT8,
         "ctranslate2": CTRANSLATE2,
         "bench": BENCH,
+        "hf": HF,
+        "hf-test": HF_TEST,
         "plot": PLOT,
         "ray": RAY,
         "serve": SERVE,

@@ -31,6 +31,7 @@ from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.archive import SAVED, shown, warn_once
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import ConfigError
+from specdec_plugins.host import activations as _swish  # noqa: F401, registers it
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.drafter import Drafter
 

@@ -39,6 +39,9 @@ from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import Location, whole_file
 from specdec_plugins.host.checkpoints import BUILDING, REDUNDANT, use_plain_encoder, without_memory
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.verifiers.families import family_of
+from specdec_plugins.verifiers.folder import is_folder
+from specdec_plugins.verifiers.network import OUTPUT_BIAS, fold_bias, network_of
 
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 #: The key of a checkpoint's ``task_state`` that holds fingerprints of its dictionaries by side: a
@@ -66,12 +69,14 @@ class State(TypedDict):
 
 
 def load_state(path: Location, as_transformer: bool = False) -> State:
-    """Read a fairseq checkpoint onto the CPU, and check it.
+    """Read a fairseq checkpoint, or a folder of transformers, onto the CPU, and check it.
 
     Args:
         as_transformer: see :func:`saved_model`.
     """
     name = os.fspath(path)
+    if is_folder(name):
+        return _state_of_folder(name)
     state = load_archive(name)
     config = state.get("cfg") or {}
     if state.get("args") is not None:  # as fairseq saved them before version 0.10.1
@@ -103,6 +108,22 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
         "num_updates": max(updates, 0) if isinstance(updates, int) else 0,
         "task_state": state.get("task_state") or {},
         "extra_state": dict(state["extra_state"]),
+    }
+
+
+def _state_of_folder(folder: str) -> State:
+    family = family_of(folder)
+    model, weights = network_of(family)
+    source, target = family.languages
+    task = Namespace(_name="translation", source_lang=source, target_lang=target)
+    prints = {side: dictionary_fingerprint(family.dictionary(side)) for side in SIDES}
+    return {
+        "model": weights,
+        "cfg": {"model": model, "task": task},
+        "multilingual": family.multilingual,
+        "num_updates": 0,
+        "task_state": {KEY: prints},
+        "extra_state": {},
     }
 
 
@@ -152,6 +173,9 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
 def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
+    if OUTPUT_BIAS in saved:
+        bias = torch.nn.Parameter(torch.empty_like(saved[OUTPUT_BIAS]))
+        model.decoder.output_projection.bias = bias
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.
@@ -184,9 +208,11 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
         raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
 
 
-def load_dictionary(folder: str, language: str | None) -> Dictionary:
-    """Return a language's dictionary."""
+def load_dictionary(folder: str, language: str | None, side: str = "source") -> Dictionary:
+    """Return a language's dictionary; ``side``: where a folder of transformers has two."""
     path = os.path.join(folder, f"dict.{language}.txt")
+    if is_folder(folder) and not os.path.exists(path):
+        return family_of(folder).dictionary(side)
     try:
         return Dictionary.load(path)
     except Exception as error:  # fairseq raises several kinds
@@ -263,6 +289,7 @@ def load_upgraded(path: Location, as_transformer: bool = False) -> State:
     cfg, weights = state["cfg"]["model"], state["model"]
     if not is_transformer(state):
         return state
+    fold_bias(cfg, weights)
     dictionaries = []  # as long as the tables of embeddings
     for side in ("encoder", "decoder"):
         dictionary = Dictionary()

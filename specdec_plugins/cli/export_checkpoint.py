@@ -1,8 +1,12 @@
 """Write a checkpoint to ship: weights without optimizer state and paths.
 
     specdec-export runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
+    specdec-export opus-mt-en-de fairseq/verifier.pt
+    specdec-export verifier.pt FOLDER --to transformers
 
-All commands that take a checkpoint accept the new file.
+All commands that take a checkpoint accept the new file. A folder of transformers becomes a
+checkpoint of fairseq, with dictionaries and a SentencePiece model beside it. With --to transformers
+a verifier becomes such a folder, if its network is an M2M-100's.
 """
 
 from __future__ import annotations
@@ -13,8 +17,16 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
+from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.command import Parser, command, put
-from specdec_plugins.files.output import reserved
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import reserved, write_whole
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.flags import settings_of_verifier
+from specdec_plugins.inference.loading import build_task
+from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
+from specdec_plugins.verifiers.export import write_dictionaries, write_folder
+from specdec_plugins.verifiers.folder import CONFIG, is_folder
 
 
 @command()
@@ -22,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
+    add("source", metavar="SOURCE", help="a checkpoint of fairseq-train, or a transformers folder")
     add("target", metavar="TARGET", help="the file to write")
     add("-s", "--source-lang", metavar="LANG", help="language to record")
     add("-t", "--target-lang", metavar="LANG", help="language to record")
@@ -35,15 +47,44 @@ def main(argv: Sequence[str]) -> None:
     add("--draft-text", metavar="FILE", help="segmented target text, ideally the verifier's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="write float16 weights, which may change some outputs")
+    add("--to", choices=["transformers"], help="write a folder of transformers")
     args = parser.parse_args(argv)
     if (args.draft_vocabulary is None) != (args.draft_text is None):
         raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
+    # As commands name it that take a verifier.
+    args.verifier = Path(args.source)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
+    if args.to:
+        os.makedirs(args.target, exist_ok=True)
+        with reserved([("TARGET", os.path.join(args.target, CONFIG))], inputs):
+            to_transformers(settings_of_verifier(args), Path(args.target), args.half)
+        return
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
-    training = Training((args.source_lang, args.target_lang), args.dictionaries)
+    languages = args.source_lang, args.target_lang
     draft_from = (args.draft_vocabulary, args.draft_text) if args.draft_text else None
-    options = training, draft_from, args.as_transformer, args.half
     with reserved([("TARGET", args.target)], inputs):
-        size = export_checkpoint(args.source, args.target, *options)
+        if is_folder(args.source):
+            task = build_task(settings_of_verifier(args)).cfg
+            languages = task.source_lang, task.target_lang
+            write_dictionaries(args.source, Path(args.target).parent, languages)
+        training = Training(languages, args.dictionaries)
+        size = export_checkpoint(
+            args.source, args.target, training, draft_from, args.as_transformer, args.half
+        )
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
+
+
+def to_transformers(settings: Settings, folder: Path, half: bool) -> None:
+    """Write a verifier as a folder of transformers, with the files by which we segment its text."""
+    task = build_task(settings)
+    verifier = load_verifier(str(settings.ar_path), task)
+    if task.multilingual is not None:
+        raise CheckpointError("--to transformers: the model has several directions")
+    languages = task.cfg.source_lang, task.cfg.target_lang
+    write_folder(verifier.half() if half else verifier, task.target_dictionary, languages, folder)
+    data = Path(settings.data)
+    for name in (SEGMENTATION, *map(os.path.basename, files_in_folder(settings.data).values())):
+        if (data / name).is_file():
+            write_whole(folder / name, [(data / name).read_bytes()])
+    put(f"{folder}: an M2M-100 of one direction\n")

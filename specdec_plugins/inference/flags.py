@@ -34,6 +34,8 @@ from specdec_plugins.inference.pair_folder import (
     verifier_settings,
 )
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.verifiers.families import limits_of
+from specdec_plugins.verifiers.folder import is_folder
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
 DRAFT_FLAGS = ("strategy", "drafts", "block_size")
@@ -109,6 +111,8 @@ class TranslationParser(Parser):
         group.add_argument("--task", help="any: the task is always our own")
         gen_parser_from_dataclass(group, CommonConfig())
         options.add_dataset_args(self, gen=True)
+        # Limits that are not given are those of the model's folder.
+        self.set_defaults(**dict.fromkeys(option_fields(GenerationLimits)))
         for action in self._actions:
             if action.dest not in explained:
                 action.help = argparse.SUPPRESS
@@ -205,9 +209,10 @@ def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
     data = Path(args.data)
-    if data.is_file():
+    named = args.path or args.AR_path
+    if data.is_file() or (is_folder(data) and not named):
         settings = verifier_settings(data, args.dictionaries)
-    elif args.path or args.AR_path or not (folder_of_pair(data) / VERIFIER).is_file():
+    elif named or not (folder_of_pair(data) / VERIFIER).is_file():
         path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
         settings = {"data": args.data, "path": path, "ar_path": verifier}
         settings |= {} if chosen else segmentation_beside(data)
@@ -226,10 +231,13 @@ def make_settings(args: Namespace) -> Settings:
             raise ValueError(
                 f"{flag} {value}: is not supported here; fairseq's own commands have it"
             )
-    limits = {name: getattr(args, name) for name in option_fields(GenerationLimits)}
+    names = option_fields(GenerationLimits)
+    limits = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings = {name: getattr(args, name) for name in option_fields(Settings)}
+    models = _models_and_text(args)
+    limits = limits_of(models["ar_path"]) | limits
     return Settings(
-        **{**settings, **_models_and_text(args)},
+        **{**settings, **models},
         post_process=args.post_process,
         search_options={
             name: getattr(args, name)

@@ -11,7 +11,7 @@ from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.head_file import load_head
-from specdec_plugins.checkpoints.loading import load_dictionary, load_state
+from specdec_plugins.checkpoints.loading import SIDES, load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import build_generator, recommended, warm_up
@@ -134,7 +134,10 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
         raise InferenceError(
             f"{checkpoint}: does not name its languages; give --source-lang and --target-lang"
         )
-    dictionaries = [load_dictionary(settings.data, language) for language in (source, target)]
+    dictionaries = [
+        load_dictionary(settings.data, language, side)
+        for side, language in zip(SIDES, (source, target))
+    ]
     cfg = TranslationSpecdecConfig(
         data=settings.data,
         source_lang=source,

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import msgspec
 
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
+from specdec_plugins.verifiers.families import limits_of
+from specdec_plugins.verifiers.folder import is_folder
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 #: Tokenizer, BPE and their options by fairseq's names; files stand beside it.
 SEGMENTATION = "segmentation.json"
 ENCODERS = ("tokenizer", "bpe")
+#: The BPE of a folder of transformers: its own SentencePiece models.
+TRANSFORMERS = "transformers"
 #: File names for options of fairseq: ours, those of fairseq's hub, and others.
 IN_FOLDER: dict[str, tuple[str, ...]] = {
     "bpe_codes": ("codes", "code", "bpecodes"),
@@ -52,12 +57,18 @@ def segmentation_beside(folder: Path) -> JsonObject:
         return _read(file)
     if "bpe_codes" in files:
         return {"tokenizer": "moses", "bpe": "subword_nmt"}
+    if is_folder(folder):
+        return {"bpe": TRANSFORMERS}
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
 def pair_settings(folder: Path) -> JsonObject:
-    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE."""
-    return {**verifier_settings(folder, None), "path": str(folder_of_pair(folder) / DRAFTER)}
+    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE. Of a
+    folder of transformers these are its limits, too."""
+    settings = verifier_settings(folder, None)
+    if is_folder(folder):
+        return {**settings, "limits": GenerationLimits(**limits_of(folder))}
+    return {**settings, "path": str(folder_of_pair(folder) / DRAFTER)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
@@ -65,11 +76,13 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     dictionaries, or not at all.
 
     Args:
-        verifier: a checkpoint, or the folder of a pair.
+        verifier: a checkpoint, or the folder of a pair or of transformers.
         dictionaries: their folder, if it is not that of the checkpoint.
     """
-    path = folder_of_pair(verifier) / VERIFIER if verifier.is_dir() else verifier
-    data = dictionaries or path.parent
+    path = verifier
+    if verifier.is_dir() and not is_folder(verifier):
+        path = folder_of_pair(verifier) / VERIFIER
+    data = dictionaries or (path if path.is_dir() else path.parent)
     return {"data": str(data), "ar_path": str(path), **segmentation_beside(data)}
 
 

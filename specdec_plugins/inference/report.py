@@ -15,10 +15,11 @@ import torch
 import specdec_plugins
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.output import JsonObject, NamedPaths, check_paths, file_digest
+from specdec_plugins.files.output import JsonObject, NamedPaths, check_paths
 from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.verifiers.folder import model_digest
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
 UNJUDGED = ("verified_tokens", "accepted_tokens", "acceptance_histogram", *RATES)
@@ -38,7 +39,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         **dict.fromkeys(absent if settings.kind else UNDRAFTED),
         "settings": {**_settings(settings), **run},
         "files": {
-            name: {"path": path, "sha256": file_digest(path)}
+            name: {"path": path, "sha256": model_digest(path)}
             for name, path in model_files(settings).items()
         },
         "device": device,
@@ -123,7 +124,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     described["controller"].pop("acceptance_head", None)
     return {
         "specdec_plugins": specdec_plugins.__version__,
-        "models": {name: file_digest(path) for name, path in models.items()},
+        "models": {name: model_digest(path) for name, path in models.items()},
         "settings": {
             **described,
             "encoder_options": {k: v for k, v in options.items() if k not in models},

@@ -26,8 +26,9 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.pair_folder import files_in_folder
+from specdec_plugins.inference.pair_folder import TRANSFORMERS, files_in_folder
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.verifiers.families import family_of
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +147,9 @@ class TextCodec:
 
 def build_segmenters(settings: Settings) -> Segmenters:
     """Set up fairseq's tokenizer and BPE for the settings' languages."""
+    if settings.bpe == TRANSFORMERS:
+        pieces = [family_of(settings.data).pieces()]
+        return Segmenters(pieces, [] if settings.keep_bpe else pieces)
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
     options = Namespace(**{**files_in_folder(settings.data), **known})
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe

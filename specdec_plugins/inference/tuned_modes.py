@@ -17,12 +17,13 @@ import torch
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.engines.choice import engine_name
-from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest
+from specdec_plugins.files.output import JsonObject, as_read, differing
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.machine import cache_folder, processor_name
+from specdec_plugins.verifiers.folder import model_digest
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def describe(settings: Settings, threads: int) -> JsonObject:
     models = {"verifier": settings.ar_path, "drafter": settings.path}
     return as_read(
         {
-            "models": {name: path and file_digest(path) for name, path in models.items()},
+            "models": {name: path and model_digest(path) for name, path in models.items()},
             "processor": processor_name(),
             "threads": threads,
             "engine": engine_name(settings.engine, settings.precision, settings.device),

@@ -29,6 +29,8 @@ from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.jobs.make_pair.training import BEST, watch
 from specdec_plugins.machine import cores
+from specdec_plugins.verifiers.export import write_dictionaries
+from specdec_plugins.verifiers.folder import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,33 @@ CHECKED, COMPARED = 20, 200
 
 def check(job: PairJob, done: Done) -> JsonObject:
     """Put the verifier and its segmentation into the pair's folder, and try it there."""
+    layout, verifier = job.layout, job.verifier
+    if is_folder(verifier.data):
+        files = write_dictionaries(verifier.data, layout.pair, job.languages)
+    else:
+        files = copied(job)
+    about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
+    export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
+    translator = load_translator(job.settings())
+    decoder = translator.verifier.decoder
+    width = decoder.output_embed_dim
+    if {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim} != {width}:
+        raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")
+    lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
+    differ = differing(job, job.settings(), layout.verifier, lines)
+    where = f"{differ} of {counted(len(lines), 'line')} of {job.sources.name}"
+    result = f"in float64, our greedy search and stock fairseq's differ in {where}"
+    if differ:
+        raise InferenceError(f"VERIFIER {verifier.ar_path}: {result}; report it")
+    return {
+        "files": [*files, layout.verifier],
+        "verifier": list(describe_verifier(translator)),
+        "checked": f"For the verifier: {result}.",
+    }
+
+
+def copied(job: PairJob) -> list[Path]:
+    """Copy a verifier's dictionaries and segmentation into the pair's folder; return the copies."""
     layout, verifier = job.layout, job.verifier
     options: JsonObject = dict(verifier.encoder_options)
     if verifier.bpe:
@@ -56,24 +85,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
     options |= {name: getattr(verifier, name) for name in ENCODERS}
     segmentation = {n: str(v) for n, v in options.items() if v not in (None, False, "")}
     write_json(layout.pair / SEGMENTATION, segmentation)
-    about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
-    export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
-    translator = load_translator(job.settings())
-    decoder = translator.verifier.decoder
-    width = decoder.output_embed_dim
-    if {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim} != {width}:
-        raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")
-    lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
-    differ = differing(job, job.settings(), layout.verifier, lines)
-    where = f"{differ} of {counted(len(lines), 'line')} of {job.sources.name}"
-    result = f"in float64, our greedy search and stock fairseq's differ in {where}"
-    if differ:
-        raise InferenceError(f"VERIFIER {verifier.ar_path}: {result}; report it")
-    return {
-        "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
-        "verifier": list(describe_verifier(translator)),
-        "checked": f"For the verifier: {result}.",
-    }
+    return [*files, layout.pair / SEGMENTATION]
 
 
 def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[Line]) -> int:

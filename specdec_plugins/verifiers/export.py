@@ -1,0 +1,116 @@
+"""Folders of transformers as fairseq has it, and a fairseq Transformer as such a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModelBase
+
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import Location, whole_file, write_json, write_whole
+from specdec_plugins.verifiers.families import family_of
+from specdec_plugins.verifiers.family import ACTIVATIONS, BOS, EOS, PAD, Config
+from specdec_plugins.verifiers.folder import CONFIG, WEIGHTS
+from specdec_plugins.verifiers.generation import GENERATION, Generation
+from specdec_plugins.verifiers.m2m import M2M
+from specdec_plugins.verifiers.network import SHARED
+
+#: transformers' names of fairseq's activations.
+NAMES = {name: other for other, name in ACTIVATIONS.items()}
+#: Weights that an M2M-100 has not, or has as the shared table.
+LEFT_OUT = re.compile(
+    r"(^|\.)(version|embed_positions\.\w+|embed_tokens\.weight|output_projection\.weight"
+    r"|layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias))$"
+)
+
+
+def write_dictionaries(folder: Location, target: Path, languages: Sequence[str]) -> list[Path]:
+    """Write a folder's dictionaries and SentencePiece model beside a checkpoint made of it.
+
+    Returns:
+        The files that are written.
+    """
+    family = family_of(folder)
+    files = {}
+    for side, language in zip(("source", "target"), languages):
+        symbols = family.dictionary(side).symbols[Dictionary().nspecial :]
+        files[target / f"dict.{language}.txt"] = "".join(f"{x} 1\n" for x in symbols).encode()
+    if (family.folder / family.spm).is_file():
+        files[target / family.spm] = (family.folder / family.spm).read_bytes()
+        pieces = {"bpe": "sentencepiece", "sentencepiece_model": family.spm}
+        files[target / "segmentation.json"] = msgspec.json.encode({"tokenizer": "space", **pieces})
+    for path, content in files.items():
+        write_whole(path, [content])
+    return [*files]
+
+
+def write_folder(
+    verifier: TransformerModelBase, dictionary: Dictionary, languages: Sequence[str], folder: Path
+) -> None:
+    """Write a fairseq Transformer of one direction as an M2M-100 of transformers.
+
+    Raises:
+        CheckpointError: the network is none.
+    """
+    from safetensors.torch import save
+
+    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
+    needed = {
+        "--share-all-embeddings": cfg.share_all_embeddings,
+        "--encoder-normalize-before": cfg.encoder.normalize_before,
+        "--decoder-normalize-before": cfg.decoder.normalize_before,
+        "positions by formula": not (cfg.encoder.learned_pos or cfg.decoder.learned_pos),
+        "positions": not cfg.no_token_positional_embeddings,
+        "no --layernorm-embedding": not cfg.layernorm_embedding,
+        "another --activation-fn": cfg.activation_fn in NAMES,
+    }
+    missing = [name for name, is_so in needed.items() if not is_so]
+    if missing:
+        raise CheckpointError(f"--to transformers: an M2M-100 has {missing[0]}; the model has not")
+    config = Config(
+        vocab_size=len(dictionary),
+        d_model=cfg.decoder.embed_dim,
+        encoder_layers=len(encoder.layers),
+        decoder_layers=len(decoder.layers),
+        encoder_attention_heads=cfg.encoder.attention_heads,
+        decoder_attention_heads=cfg.decoder.attention_heads,
+        encoder_ffn_dim=cfg.encoder.ffn_embed_dim,
+        decoder_ffn_dim=cfg.decoder.ffn_embed_dim,
+        max_position_embeddings=min(encoder.max_positions(), decoder.max_positions()),
+        activation_function=NAMES[cfg.activation_fn],  # type: ignore[arg-type]
+        scale_embedding=not cfg.no_scale_embedding,
+        bos_token_id=BOS,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
+    # As fairseq's search is limited: 200 tokens, of which the first is not EOS.
+    generation = Generation(
+        max_length=202, min_length=2, forced_eos_token_id=EOS, bad_words_ids=[[PAD]]
+    )
+    named = {
+        "model_type": M2M.model_type,
+        "architectures": ["M2M100ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+    }
+    special = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+    files = {
+        CONFIG: {**msgspec.to_builtins(config), "scale_embedding": config.scale_embedding, **named},
+        GENERATION: {**msgspec.to_builtins(generation), **special, "decoder_start_token_id": EOS},
+        "vocab.json": {symbol: index for index, symbol in enumerate(dictionary.symbols)},
+        "tokenizer_config.json": dict(zip(("src_lang", "tgt_lang"), languages)),
+    }
+    for name, value in files.items():
+        write_json(folder / name, value)
+    weights = {
+        f"model.{name}": tensor.contiguous()
+        for name, tensor in verifier.state_dict().items()
+        if not LEFT_OUT.search(name)
+    }
+    weights[f"model.{SHARED}"] = encoder.embed_tokens.weight
+    with whole_file(folder / WEIGHTS[0]) as file:
+        file.write(save(weights, {"format": "pt"}))

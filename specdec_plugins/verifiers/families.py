@@ -1,0 +1,42 @@
+"""The families that are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from specdec_plugins.checkpoints.archive import shown
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import JsonObject, Location
+from specdec_plugins.verifiers.family import Family
+from specdec_plugins.verifiers.folder import CONFIG, is_folder, read_json
+from specdec_plugins.verifiers.m2m import M2M
+from specdec_plugins.verifiers.marian import Marian
+
+FAMILIES: dict[str, type[Family]] = {family.model_type: family for family in (Marian, M2M)}
+
+
+class Kind(msgspec.Struct):
+    """A ``config.json`` of any model."""
+
+    model_type: str = ""
+
+
+def limits_of(path: Location | None) -> JsonObject:
+    """Return the limits, by our names, that a folder of transformers brings; else none."""
+    return family_of(path).generation.limits() if path and is_folder(path) else {}
+
+
+def family_of(folder: Location) -> Family:
+    """Return the family of a folder as transformers saves a model.
+
+    Raises:
+        CheckpointError: a model that is not supported, or a file that cannot be read.
+    """
+    path = Path(folder)
+    name = read_json(path / CONFIG, Kind).model_type
+    if name not in FAMILIES:
+        fault = f"its model_type is {shown(name)}; supported are {', '.join(FAMILIES)}"
+        raise CheckpointError(f"{path / CONFIG}: {fault}")
+    return FAMILIES[name](path)

@@ -1,0 +1,134 @@
+"""A family of verifiers: what all have in common, and what each file of a family adds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from specdec_plugins.checkpoints.multilingual import Multilingual
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.host.activations import SWISH
+from specdec_plugins.verifiers.folder import CONFIG, read_json
+from specdec_plugins.verifiers.generation import read_generation
+from specdec_plugins.verifiers.pieces import Pieces, symbol_of
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+#: Numbers of tokens by token.
+Vocabulary = dict[str, Token]
+
+#: fairseq's names of transformers' activations.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_accurate",
+    "swish": SWISH,
+    "silu": SWISH,
+}
+#: Numbers of fairseq's special symbols.
+BOS, PAD, EOS, UNK = range(4)
+
+
+class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The options of ``config.json`` that the families share."""
+
+    vocab_size: Size
+    d_model: Size
+    encoder_layers: Count
+    decoder_layers: Count
+    encoder_attention_heads: Count
+    decoder_attention_heads: Count
+    encoder_ffn_dim: Size
+    decoder_ffn_dim: Size
+    max_position_embeddings: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    activation_function: Literal["relu", "gelu", "gelu_new", "swish", "silu"]
+    pad_token_id: Token
+    eos_token_id: Token
+    decoder_start_token_id: Token
+    bos_token_id: Token | None = None
+    decoder_vocab_size: Size | None = None
+    scale_embedding: bool = False
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+
+
+class Family(ABC):
+    """A folder of a family, as a fairseq Transformer and its dictionaries."""
+
+    model_type: ClassVar[str]
+    #: fairseq's options that all networks of the family have.
+    options: ClassVar[JsonObject]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_json(folder / CONFIG, Config)
+        self.generation = read_generation(folder)
+
+    @abstractmethod
+    def tokens(self, side: str) -> Mapping[str, int]:
+        """Return the numbers of a side's tokens in the folder, by token."""
+
+    @abstractmethod
+    def pieces(self) -> Pieces:
+        """Return what segments text."""
+
+    @property
+    @abstractmethod
+    def spm(self) -> str:
+        """The file of the SentencePiece model that cuts sources."""
+
+    @property
+    @abstractmethod
+    def languages(self) -> tuple[str | None, str | None]:
+        """The languages of source and target, as far as the folder names them."""
+
+    @property
+    def multilingual(self) -> Multilingual | None:
+        """The languages of a model of several directions."""
+        return None
+
+    def positions(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return learned tables of positions; ``found``: the folder's weights."""
+        return {}
+
+    def size(self, side: str) -> int:
+        """Return the number of tokens of a side."""
+        other = self.config.decoder_vocab_size if side == "target" else None
+        return int(other or self.config.vocab_size)
+
+    @cached_property
+    def start(self) -> int:
+        """The token with which targets begin."""
+        start = self.generation.decoder_start_token_id
+        return self.config.decoder_start_token_id if start is None else start
+
+    def order(self, side: str) -> list[int]:
+        """Return the folder's number of each of fairseq's tokens; -1 for none."""
+        config, size = self.config, self.size(side)
+        unk = self.tokens(side).get("<unk>", -1)
+        bos = config.bos_token_id
+        if bos in (None, config.pad_token_id, config.eos_token_id, unk):
+            bos = -1
+        special = [bos, config.pad_token_id, config.eos_token_id, unk]
+        if max(*special, self.start) >= size:
+            fault = f"a special token is not among the {size} of vocab_size"
+            raise CheckpointError(f"{self.folder / CONFIG}: {fault}")
+        return [*special, *(i for i in range(size) if i not in special)]
+
+    def dictionary(self, side: str) -> Dictionary:
+        """Return a side's dictionary; tokens without a name have a made-up one."""
+        order, names = self.order(side), {i: token for token, i in self.tokens(side).items()}
+        dictionary = Dictionary()
+        for index in order[UNK + 1 :]:
+            symbol = symbol_of(names.get(index, "<unk>"))
+            dictionary.add_symbol(f"madeupword{index}" if symbol in dictionary else symbol)
+        return dictionary

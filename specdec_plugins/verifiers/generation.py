@@ -1,0 +1,73 @@
+"""The options of generation that a folder of transformers brings, as ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from specdec_plugins.checkpoints.archive import shown, warn_once
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.verifiers.folder import CONFIG, read_json
+
+GENERATION = "generation_config.json"
+#: Options that greedy decoding does not follow.
+NOT_FOLLOWED = (
+    *("num_beams", "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("begin_suppress_tokens", "force_words_ids", "sequence_bias"),
+)
+#: Values of them that ask for nothing.
+NOTHING: tuple[object, ...] = (None, 0, 1, [], {})
+
+
+class Generation(msgspec.Struct, omit_defaults=True):
+    """A ``generation_config.json``; each field is one of transformers' options."""
+
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int | None = None
+    repetition_penalty: float | None = None
+    bad_words_ids: list[list[int]] | None = None
+    suppress_tokens: list[int] | None = None
+    forced_eos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | None = None
+
+    def limits(self) -> JsonObject:
+        """Return options of :class:`~specdec_plugins.decoding.limits.GenerationLimits`.
+
+        The lengths of transformers count the token with which a target begins. EOS is forced at the
+        last position, or put after it.
+        """
+        # Unlike fairseq, transformers lets an output be empty.
+        limits: JsonObject = {"min_len": max((self.min_length or 0) - 1, 0)}
+        longest = self.max_new_tokens or (self.max_length or 0) - 1
+        if longest > 0:
+            limits["max_len_b"] = max(longest - (self.forced_eos_token_id is not None), 1)
+        if self.repetition_penalty:
+            limits["repetition_penalty"] = self.repetition_penalty
+        return limits
+
+    def banned(self) -> set[int]:
+        """Return tokens that are never put out."""
+        words = self.bad_words_ids or []
+        return {*(self.suppress_tokens or []), *(word[0] for word in words if len(word) == 1)}
+
+
+def read_generation(folder: Path) -> Generation:
+    """Return the options of a folder, and warn once of those that are not followed.
+
+    Folders of older versions have them in ``config.json``.
+    """
+    path = next(path for name in (GENERATION, CONFIG) if (path := folder / name).is_file())
+    values = read_json(path, dict[str, object])
+    asked = {name: values.get(name) for name in NOT_FOLLOWED}
+    ignored = [f"{n} {shown(value)}" for n, value in asked.items() if value not in NOTHING]
+    generation = read_json(path, Generation)
+    if any(len(word) > 1 for word in generation.bad_words_ids or []):
+        ignored.append("bad_words_ids of several tokens")
+    if ignored:
+        warn_once(
+            f"{path}: greedy decoding does not follow {', '.join(ignored)}; --strategy fairseq "
+            "searches with --beam"
+        )
+    return generation

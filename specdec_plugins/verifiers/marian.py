@@ -1,0 +1,82 @@
+"""``marian``: Marian's models (OPUS-MT), of one direction, or told the target by the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.verifiers.family import Family, Vocabulary
+from specdec_plugins.verifiers.folder import read_json, read_optional
+from specdec_plugins.verifiers.pieces import Pieces
+
+#: fairseq's learned positions begin after its PAD.
+OFFSET = 2
+
+
+class Tokenizer(msgspec.Struct):
+    """A ``tokenizer_config.json``."""
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    separate_vocabs: bool = False
+
+
+class Marian(Family):
+    """Post-norm; positions by formula; targets begin with PAD, and its output has a bias."""
+
+    model_type = "marian"
+    options: ClassVar[JsonObject] = {
+        "encoder_normalize_before": False,
+        "decoder_normalize_before": False,
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+    }
+    spm = "source.spm"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The options of the tokenizer."""
+        return read_optional(self.folder / "tokenizer_config.json", Tokenizer)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        tokenizer = self.tokenizer
+        return tokenizer.source_lang or "source", tokenizer.target_lang or "target"
+
+    def tokens(self, side: str) -> Mapping[str, int]:
+        has_other = side == "target" and self.tokenizer.separate_vocabs
+        name = "target_vocab.json" if has_other else "vocab.json"
+        return read_json(self.folder / name, Vocabulary)
+
+    def pieces(self) -> Pieces:
+        # As transformers does: it joins by the source's model where vocabularies are shared.
+        source, other = self.folder / self.spm, self.folder / "target.spm"
+        target = other if self.tokenizer.separate_vocabs else source
+        return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)
+
+    def positions(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return both tables; they are not saved, but in older folders.
+
+        In float64, then rounded, sines first; the frequencies are those of Vaswani et al. (2017).
+        """
+        names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+        length, channels = self.config.max_position_embeddings, self.config.d_model
+        exponents = 2 * (np.arange(channels) // 2) / channels
+        angles = np.arange(length)[:, None] / np.power(10000, exponents)
+        made = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1)
+        table = torch.from_numpy(made).float()
+        before = table.new_zeros(OFFSET, channels)
+        return {name: torch.cat([before, found.get(name, table).float()]) for name in names}
+
+
+def _split_code(text: str) -> tuple[list[str], str]:
+    """Return a target language such as ``>>fra<<``, which is a token, and the text after it."""
+    code, end, rest = text.partition("<<")
+    return ([code + end], rest) if code.startswith(">>") and end else ([], text)

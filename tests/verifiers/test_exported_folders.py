@@ -1,0 +1,110 @@
+"""Folders as fairseq's checkpoints, and a fairseq checkpoint as a folder."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import encoders
+from fairseq.sequence_generator import SequenceGenerator
+from folders import LINES, import_transformers, make_m2m, make_marian
+
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.cli.export_checkpoint import main
+from specdec_plugins.files.lines import Line
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.verifiers.network import OUTPUT_BIAS
+
+WMT = Path(__file__).parents[2] / "checkpoints" / "wmt.en-de"
+EXACT = {"engine": "eager", "precision": "float64", "strategy": "AR"}
+
+
+def export(*argv: object) -> None:
+    main.__wrapped__([*map(str, argv)])
+
+
+def tokens(settings: Settings, lines: list[str]) -> list[list[str]]:
+    return [translation.tokens for translation in load_translator(settings).translate(lines)]
+
+
+@torch.no_grad()
+def test_stock_fairseq_loads_a_marian(tmp_path: Path) -> None:
+    """The bias is folded into other weights, and targets begin with EOS."""
+    folder, path = tmp_path / "marian", tmp_path / "verifier.pt"
+    make_marian(folder, activation_function="relu")
+    export(folder, path)
+    state = load_state(path)
+    assert OUTPUT_BIAS not in state["model"]
+    overrides = {"data": str(tmp_path)}
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
+    model = model.double().eval()
+    options = {"beam_size": 1, "max_len_b": 28, "min_len": 0}
+    search = SequenceGenerator([model], task.target_dictionary, **options)
+    ours = load_translator(Settings.of_model(folder, **EXACT))
+    for number, line in enumerate(LINES, 1):
+        ids = ours.codec.encode(Line(number, line))
+        net_input = {"src_tokens": ids[None], "src_lengths": torch.tensor([len(ids)])}
+        stock = search.generate([model], {"net_input": net_input})[0][0]["tokens"]
+        (translation,) = ours.translate([line])
+        assert [task.target_dictionary[i] for i in stock] == translation.tokens
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m"])
+def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
+    """It gives the same words, by text that is segmented by the model beside it."""
+    folder, path = tmp_path / "folder", tmp_path / "out" / "verifier.pt"
+    path.parent.mkdir()
+    {"marian": make_marian, "m2m": make_m2m}[kind](folder)
+    pair = {"source_lang": "am", "target_lang": "ar"} if kind == "m2m" else {}
+    flags = ["-s", "am", "-t", "ar"] if pair else []
+    export(folder, path, *flags)
+    whole = Settings.of_model(folder, **EXACT, **pair)
+    settings = Settings.of_model(path.parent, **EXACT, **pair, limits=whole.limits)
+    assert settings.ar_path == str(path)
+    first, second = (load_translator(item) for item in (whole, settings))
+    for line in LINES:
+        assert first.codec.segment(line) == second.codec.segment(line)
+    assert tokens(whole, LINES) == tokens(settings, LINES)
+    model = str(path.parent / {"marian": "source.spm", "m2m": "sentencepiece.bpe.model"}[kind])
+    stock = encoders.build_bpe(Namespace(bpe="sentencepiece", sentencepiece_model=model))
+    assert first.codec.segment(LINES[0]) == stock.encode(LINES[0])
+
+
+def without_near_ties(model: Any, ids: torch.Tensor, output: list[int]) -> bool:
+    """Whether transformers prefers each token of an output by more than rounding."""
+    begun = torch.tensor([[2, *output[:-1]]])
+    best = model(input_ids=ids, decoder_input_ids=begun).logits[0].topk(2).values
+    return bool((best[:, 0] - best[:, 1]).min() > 1e-4)
+
+
+@torch.no_grad()
+def test_the_shipped_verifier_is_an_m2m(tmp_path: Path) -> None:
+    transformers = import_transformers()
+    export(WMT / "verifier.pt", tmp_path, "--to", "transformers")
+    lines = (WMT / "example.en").read_text("utf-8").splitlines()[:20]
+    checkpoint = Settings.of_model(WMT, path=None, **EXACT)
+    folder = Settings.of_model(tmp_path, **EXACT)
+    assert folder.limits == checkpoint.limits
+    wanted = tokens(checkpoint, lines)
+    assert tokens(folder, lines) == wanted
+    translator = load_translator(Settings.of_model(tmp_path))
+    assert [translation.tokens for translation in translator.translate(lines)] == wanted
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).double().eval()
+    codec = translator.codec
+    for line, output in zip(lines, wanted):
+        ids = codec.encode(Line(1, line))[None]
+        ours = [codec.target.index(symbol) for symbol in output]
+        theirs = model.generate(input_ids=ids, num_beams=1, do_sample=False)[0].tolist()[1:]
+        assert theirs == ours or not without_near_ties(model, ids, ours)
+
+
+def test_a_network_that_is_no_m2m(tmp_path: Path) -> None:
+    folder, path = tmp_path / "marian", tmp_path / "verifier.pt"
+    make_marian(folder)
+    export(folder, path)
+    with pytest.raises(RuntimeError, match="an M2M-100 has --share-all-embeddings"):
+        export(path, tmp_path / "out", "--to", "transformers")

@@ -1,0 +1,81 @@
+"""Commands that take a verifier take a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from folders import LINES, make_m2m, make_marian
+
+from specdec_plugins.cli import check, inference
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.inference.pair_folder import verifier_settings
+from specdec_plugins.inference.report import describe_settings
+from specdec_plugins.jobs.make_pair import stages
+from specdec_plugins.jobs.make_pair.job import PairJob
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("marian")
+    make_marian(folder)
+    return folder
+
+
+def flags_of(*argv: str) -> Settings:
+    return make_settings(TranslationParser(None, argv).parse(argv))
+
+
+def test_limits_are_the_folders_but_for_flags(marian: Path) -> None:
+    limits = flags_of(str(marian)).limits
+    assert (limits.max_len_b, limits.min_len) == (28, 0)
+    assert limits == Settings.of_model(marian).limits
+    given = flags_of(str(marian), "--max-len-b", "200", "--min-len", "1").limits
+    assert (given.max_len_b, given.min_len) == (200, 1)
+    assert flags_of("data", "--AR-path", str(marian)).limits == limits
+
+
+def test_translate(marian: Path, tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_text("\n".join(LINES) + "\n", "utf-8")
+    files = ["--input-path", str(text), "--output-path", str(output), "--quiet"]
+    plain = ["--engine", "eager", "--no-progress-bar"]
+    inference.main.__wrapped__([str(marian), *files, *plain, "--strategy", "AR"])
+    lines = output.read_text("utf-8").splitlines()
+    assert len(lines) == len(LINES)
+    assert all(lines)
+    # The dictionaries are the folder's, wherever the verifier is named.
+    named = [str(marian), "--AR-path", str(marian), *files, *plain, "--drafts", "source"]
+    inference.main.__wrapped__(named)
+    assert output.read_text("utf-8").splitlines() == lines
+
+
+def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_m2m(tmp_path)
+    argv = [str(tmp_path), "-s", "am", "-t", "ar", "--lines", "3"]
+    assert check.main.__wrapped__([*argv, "--systems", "AR@float64,engine=eager"]) == 0
+    assert "am 66 and ar 66 entries" in capsys.readouterr().out
+
+
+def test_another_file_is_another_model(marian: Path) -> None:
+    settings = Settings.of_model(marian)
+    before = describe_settings(settings)
+    (marian / "notes.txt").write_text("nothing that is read", "utf-8")
+    assert describe_settings(settings) == before
+    (marian / "added_tokens.json").write_text("{}", "utf-8")
+    assert describe_settings(settings)["models"] != before["models"]
+    (marian / "added_tokens.json").unlink()
+
+
+def test_a_pair_is_made_of_a_folder(marian: Path, tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    sources.write_text("\n".join(LINES) + "\n", "utf-8")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    settings = Settings(**{**verifier_settings(marian, None), "strategy": "AR", **languages})
+    job = PairJob(settings, sources, tmp_path / "out", lambda *_: "", quiet=True)
+    facts = stages.check(job, {})
+    assert "differ in 0 of 6 lines" in facts["checked"]
+    assert {path.name for path in facts["files"]} == {
+        *("dict.en.txt", "dict.de.txt", "source.spm", "segmentation.json", "verifier.pt")
+    }

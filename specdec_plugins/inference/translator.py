@@ -67,8 +67,8 @@ class Translation:
 
     @property
     def line(self) -> str:
-        """All of them in one line, with tabs between."""
-        return "\t".join(hypothesis.text for hypothesis in self.hypotheses)
+        """All of them in one line, with tabs between; else the text."""
+        return "\t".join(hypothesis.text for hypothesis in self.hypotheses) or self.text
 
 
 @dataclass

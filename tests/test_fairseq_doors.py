@@ -258,6 +258,27 @@ def test_interactive(trained: Trained, capsys: pytest.CaptureFixture[str]) -> No
     assert len(lines["P"]) == len(lines["W"]) == len(trained.source)
 
 
+def test_interactive_with_constraints(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After tabs in a line; the words, their order and the scores are stock fairseq's."""
+    text = tmp_path / "in.en"
+    words = ("\tw5", "\tw3 w4\tw1", "", "\tunheard")
+    lines = [line + more for line, more in zip(trained.source, words)]
+    text.write_text("\n".join(lines) + "\n", "utf-8")
+    outputs = []
+    for task in ("translation", f"translation_specdec --user-dir {PACKAGE}"):
+        run_interactive(
+            f"{trained.data} --task {task} -s en -t de --cpu --path {trained.verifier} --beam 4 "
+            f"--max-len-b 12 --buffer-size 4 --batch-size 4 --constraints --input {text}"
+        )
+        outputs.append(hypotheses(capsys.readouterr().out))
+    for (name, output, scores), (other, expected, numbers) in zip(*outputs, strict=True):
+        assert (name, output) == (other, expected)
+        assert scores == pytest.approx(numbers, abs=2e-3)
+    assert "w5" in outputs[0][0][1]
+
+
 def test_hub(trained: Trained, tmp_path: Path) -> None:
     """Exported checkpoints, from a folder that holds all there is."""
     for name in ("verifier", "drafter"):

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parent
 README = ROOT / "README.md"
 # Read, not imported: importing the package would import fairseq, which is not installed yet.
 VERSION = re.search(
-    r'^__version__ = "(.+)"$', (ROOT / "specdec_plugins" / "__init__.py").read_text("utf-8"), re.M
+    r'^__version__ = "(.+)"$',
+    (ROOT / "specdec_plugins" / "__init__.py").read_text("utf-8"),
+    re.MULTILINE,
 )
 if VERSION is None:
     raise RuntimeError("specdec_plugins/__init__.py does not state __version__")

@@ -35,7 +35,7 @@ def processor_name() -> str:
     with suppress(OSError):
         info = Path("/proc/cpuinfo").read_text("utf-8")
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
-    entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.M))
+    entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.MULTILINE))
     brand = " ".join(entries.get("model name", platform.machine()).partition("@")[0].split())
     flags = set((entries.get("flags") or entries.get("Features") or "").split())
     fastest = (next((name for name in group if name in flags), None) for group in ABILITIES)

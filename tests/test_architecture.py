@@ -34,12 +34,12 @@ CEILINGS = {
     "cli": 645,
     "criterions": 205,
     "data": 45,
-    "decoding": 2760,
+    "decoding": 2880,
     "engines": 1050,
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1465,
+    "inference": 1540,
     "jobs": 730,
     "models": 980,
     "serve": 380,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 480,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_200
+MAX_WEIGHT = 11_450
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""
@@ -166,5 +166,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     expressions = [node for node in nodes if isinstance(node, ast.Expr)]
     texts = [str(node.value.value) for node in expressions if isinstance(node.value, ast.Constant)]
     sources = ((PACKAGE / path).read_text("utf-8") for path in TREES)
-    texts += [text for source in sources for text in re.findall(FIRST_COMMENT, source, re.M)]
+    texts += [
+        text for source in sources for text in re.findall(FIRST_COMMENT, source, re.MULTILINE)
+    ]
     assert not [text for text in texts if re.match(CLAUSES, text)]

@@ -15,7 +15,7 @@ from trained import Trained
 from specdec_plugins.cli.inference import main
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def extended(tmp_path: Path) -> Path:
         path = folder / name
         if path.exists():  # the acceptance rules': one more, named first
             before, rules, after = path.read_text("utf-8").partition("\nRULES: ")
-            (rule,) = re.findall(r"^class (\w+)", code, re.M)
+            (rule,) = re.findall(r"^class (\w+)", code, re.MULTILINE)
             after = after.replace("= (", f"= ({rule}, ", 1)
             code = f"{before}\n{code}\n{rules}{after}"
         path.write_text(code, "utf-8")

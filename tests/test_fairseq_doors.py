@@ -58,11 +58,11 @@ def flags(trained: Trained) -> str:
     """Flags of ``fairseq-generate`` for the valid set."""
     return (
         f"{trained.data} --task translation_specdec -s en -t de --gen-subset valid --cpu "
-        "--num-workers 0 --max-len-b 12"
+        "--num-workers 0 --max-len-b 12 --beam 1"
     )
 
 
-def check_output(output: str, trained: Trained, expected: list[str], beam: int = 5) -> None:
+def check_output(output: str, trained: Trained, expected: list[str]) -> None:
     lines = by_letter(output)
     assert in_order(lines["S"]) == trained.source
     assert in_order(lines["T"]) == trained.reference
@@ -75,7 +75,7 @@ def check_output(output: str, trained: Trained, expected: list[str], beam: int =
         committed = [lines["E"][f"{name}_{step}"][0] for step in range(steps)]
         assert " ".join(part for part in committed if part) == text
         assert f"{name}_{steps}" not in lines["E"]
-    assert re.search(rf"Generate valid with beam={beam}: BLEU = \d", output)
+    assert re.search(r"Generate valid with beam=1: BLEU = \d", output)
 
 
 SHOW = "--scoring sacrebleu --print-step --retain-iter-history"
@@ -112,9 +112,9 @@ def test_generate_by_onnxruntime(trained: Trained, flags: str, tmp_path: Path) -
 def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> None:
     """From the best token alone it is greedy; else the seed decides."""
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --controller tree"
-    flags += " --sampling --beam 1"
+    flags += " --sampling"
     greedy = run_generate(f"{flags} --sampling-topk 1 --temperature 3", tmp_path / "best")
-    check_output(greedy, trained, trained.translate(), beam=1)
+    check_output(greedy, trained, trained.translate())
     first, second = (run_generate(f"{flags} --seed {n}", tmp_path / str(n)) for n in (1, 2))
     assert in_order(by_letter(first)["H"]) != in_order(by_letter(second)["H"])
 
@@ -148,6 +148,71 @@ def test_generate_with_overrides(trained: Trained, flags: str, tmp_path: Path) -
     expected = in_order(by_letter(stock)["H"])
     assert in_order(by_letter(run_generate(pair, tmp_path))["H"]) == expected
     assert in_order(by_letter(plain)["H"]) != expected
+
+
+def hypotheses(output: str) -> list[tuple[str, str, list[float]]]:
+    """The name, the words or alignment, and the scores of each hypothesis."""
+    lines = [line.split("\t") for line in output.splitlines() if line[:2] in ("H-", "P-", "A-")]
+    scores = [[*map(float, line[1].split())] if line[0][0] != "A" else [] for line in lines]
+    return [
+        (line[0], "" if line[0][0] == "P" else line[-1], numbers)
+        for line, numbers in zip(lines, scores)
+    ]
+
+
+BEAMS = (
+    "",
+    "--beam 4 --nbest 3 --lenpen 0.6",
+    "--beam 4 --unnormalized --no-repeat-ngram-size 2",
+    "--beam 4 --diversity-rate 0.5 --prefix-size 1",
+    "--beam 3 --print-alignment",
+)
+
+
+@pytest.mark.parametrize("asked", BEAMS)
+def test_generate_by_beams(
+    asked: str,
+    trained: Trained,
+    flags: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Words, scores and alignments are stock fairseq's, whose default is a beam of 5; with a
+    drafter, a warning says that it is not used."""
+    flags = f"{flags.replace('--beam 1', '')} --max-tokens 60 {asked}"
+    stock = flags.replace("translation_specdec", "translation")
+    expected = run_generate(f"{stock} --path {trained.verifier}", tmp_path / "stock")
+    assert "take no drafts" not in caplog.text
+    for models in (f"{trained.verifier}", f"{trained.drafter}:{trained.verifier}"):
+        found = run_generate(f"{flags} --path {models}", tmp_path / "ours")
+        right_names, right_words, right_scores = zip(*hypotheses(expected))
+        # Stock fairseq leaves out the last batch.
+        alike = [item for item in hypotheses(found) if item[0] in right_names]
+        names, words, scores = zip(*alike)
+        assert (names, words) == (right_names, right_words)
+        for numbers, right in zip(scores, right_scores, strict=True):
+            assert numbers == pytest.approx(right, abs=2e-3)
+    assert caplog.text.count("beams take no drafts, --beam 1 does") == 1
+
+
+def test_generate_by_an_ensemble(trained: Trained, flags: str, tmp_path: Path) -> None:
+    """Of two equal verifiers, which write as the verifier alone; the drafter is none of them."""
+    flags += " --beam 3 --nbest 2"
+    alone = run_generate(f"{flags} --path {trained.verifier}", tmp_path / "alone")
+    both = f"{trained.verifier}:{trained.drafter}:{trained.verifier}"
+    found = run_generate(f"{flags} --path {both}", tmp_path / "both")
+    assert [line.split("\t")[-1] for line in found.splitlines() if line[0] == "H"] == [
+        line.split("\t")[-1] for line in alone.splitlines() if line[0] == "H"
+    ]
+
+
+@pytest.mark.parametrize("flag", ["--print-alignment", "--retain-dropout"])
+def test_attention_is_known_to_eager_alone(
+    flag: str, trained: Trained, flags: str, tmp_path: Path
+) -> None:
+    flags += f" --beam 3 --path {trained.verifier} --engine onnxruntime {flag}"
+    with pytest.raises(ValueError, match=f"{flag}: not by --engine onnxruntime"):
+        run_generate(flags, tmp_path)
 
 
 @pytest.mark.parametrize("shard", [0, 1])
@@ -185,12 +250,33 @@ def test_interactive(trained: Trained, capsys: pytest.CaptureFixture[str]) -> No
     run_interactive(
         f"{trained.data} --user-dir {PACKAGE} --task translation_specdec -s en -t de --cpu "
         f"--path {trained.drafter}:{trained.verifier} --tokenizer moses --bpe subword_nmt "
-        f"--bpe-codes {trained.data}/codes --max-len-b 12 --buffer-size 5 --batch-size 4 "
+        f"--bpe-codes {trained.data}/codes --max-len-b 12 --buffer-size 5 --batch-size 4 --beam 1 "
         f"--input {trained.folder}/valid.en"
     )
     lines = by_letter(capsys.readouterr().out)
     assert in_order(lines["D"]) == trained.translate()
     assert len(lines["P"]) == len(lines["W"]) == len(trained.source)
+
+
+def test_interactive_with_constraints(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After tabs in a line; the words, their order and the scores are stock fairseq's."""
+    text = tmp_path / "in.en"
+    words = ("\tw5", "\tw3 w4\tw1", "", "\tunheard")
+    lines = [line + more for line, more in zip(trained.source, words)]
+    text.write_text("\n".join(lines) + "\n", "utf-8")
+    outputs = []
+    for task in ("translation", f"translation_specdec --user-dir {PACKAGE}"):
+        run_interactive(
+            f"{trained.data} --task {task} -s en -t de --cpu --path {trained.verifier} --beam 4 "
+            f"--max-len-b 12 --buffer-size 4 --batch-size 4 --constraints --input {text}"
+        )
+        outputs.append(hypotheses(capsys.readouterr().out))
+    for (name, output, scores), (other, expected, numbers) in zip(*outputs, strict=True):
+        assert (name, output) == (other, expected)
+        assert scores == pytest.approx(numbers, abs=2e-3)
+    assert "w5" in outputs[0][0][1]
 
 
 def test_hub(trained: Trained, tmp_path: Path) -> None:
@@ -213,15 +299,18 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
     assert hub.task.controller.name == "tree"
     paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     expected = trained.translate(**paths)
-    assert hub.translate(trained.source, max_len_b=12) == expected
-    assert hub.translate(trained.source[0], max_len_b=12) == expected[0]
-    penalised = hub.translate(trained.source, max_len_b=12, repetition_penalty=4.0)
+    assert hub.translate(trained.source, beam=1, max_len_b=12) == expected
+    assert hub.translate(trained.source[0], beam=1, max_len_b=12) == expected[0]
+    penalised = hub.translate(trained.source, beam=1, max_len_b=12, repetition_penalty=4.0)
     assert penalised == trained.translate(**paths, limits=PENALISED) != expected
     forced = {"prefix_tokens": torch.tensor([[7]])}
     encoded = [hub.encode(trained.source[0])]
-    ((begun,),) = hub.generate(encoded, max_len_b=12, inference_step_args=forced)
+    ((begun,),) = hub.generate(encoded, beam=1, max_len_b=12, inference_step_args=forced)
     assert begun["tokens"][0] == 7
     # The task's options need not wait for other models.
-    assert hub.translate(trained.source, max_len_b=12, controller="none") == expected
+    assert hub.translate(trained.source, beam=1, max_len_b=12, controller="none") == expected
+    allowed: dict[str, Any] = {"max_len_b": 12, "prefix_allowed_tokens_fn": lambda *_: [4, 2]}
     with pytest.raises(ValueError, match="prefix_allowed"):
-        hub.translate(trained.source, max_len_b=12, prefix_allowed_tokens_fn=lambda *_: [4])
+        hub.translate(trained.source, beam=1, **allowed)
+    # fairseq's default is a beam of 5.
+    assert set(" ".join(hub.translate(trained.source, **allowed)).split()) == {hub.tgt_dict[4]}

@@ -24,7 +24,7 @@ def command_lines() -> list[Any]:
     lines = []
     for page in PAGES:
         text = re.sub(r" \\\n\s*", " ", page.read_text("utf-8"))
-        for line in re.findall(r"^(?:    )?(specdec-[^|<>`\n]*)", text, re.M):
+        for line in re.findall(r"^(?:    )?(specdec-[^|<>`\n]*)", text, re.MULTILINE):
             if page.name != "extending.md":  # whose commands have its examples' flags
                 lines.append(pytest.param(line, id=f"{page.name}-{len(lines)}"))
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Settings, load_translator
@@ -93,6 +95,37 @@ def test_strict_output_is_beam_1(name: str, batch: int, controller: str, lines: 
     found, _ = decoded(name, "specdec", batch, STRICT, controller, lines)
     assert found == expected[:lines]
     assert all(found)
+
+
+BEAMS: dict[str, dict[str, Any]] = {
+    "beam": {"beam": 5, "nbest": 5, "batch": 8},
+    "wide": {"beam": 10, "nbest": 10, "limits": GenerationLimits(lenpen=0.6)},
+    "no repeats": {"beam": 5, "nbest": 5, "search_options": {"no_repeat_ngram_size": 3}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "search"),
+    [
+        *((CAPTIONS, search) for search in BEAMS),
+        (WMT, "beam"),
+        pytest.param(WMT, "wide", marks=pytest.mark.slow),
+        pytest.param(WMT, "no repeats", marks=pytest.mark.slow),
+    ],
+)
+def test_n_best_lists_are_stock_fairseqs(name: str, search: str) -> None:
+    """In float64 and by the default engine, with their scores."""
+    asked = {"precision": "float64", **BEAMS[search]}
+    folder, lines = ROOT / "checkpoints" / name, SOURCES[name][:4]
+    stock = load_translator(Settings.of_model(folder, strategy="fairseq", **asked))
+    expected = [result.hypotheses for result in stock.translate(lines)]
+    for precision, tolerance in (("float64", 1e-5), ("float32", 1e-4)):
+        ours = load_translator(Settings.of_model(folder, **{**asked, "precision": precision}))
+        found = [result.hypotheses for result in ours.translate(lines)]
+        for several, others in zip(found, expected, strict=True):
+            assert [x.tokens for x in several] == [x.tokens for x in others]
+            for x, y in zip(several, others, strict=True):
+                assert x.score == pytest.approx(y.score, abs=tolerance)
 
 
 @pytest.mark.parametrize("rule", [RELAXED, SamplingRule()])

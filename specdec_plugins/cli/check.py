@@ -6,9 +6,9 @@
 VERIFIER is the checkpoint of a Transformer, or a folder of transformers, which is compared with
 transformers itself, too, where that is installed. PAIR is the folder of a pair. Without a text,
 lines are made of the source dictionary's words. Each system, named as in specdec-evaluate, is
-compared with stock search of beam 1 in its precision (for int8, in float32). The gap of a line that
-differs tells by how many nats the verifier, in float64, prefers one of the two tokens. The exit
-status is 0 if no line differed in float64, 1 if one did, 2 for every error.
+compared with stock search of its beam in its precision (for int8, in float32). The gap of a line
+that differs tells by how many nats the verifier, in float64, prefers one of the two tokens. The
+exit status is 0 if no line differed in float64, 1 if one did, 2 for every error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from random import Random
 import torch
 
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.table import STOCK, markdown, titled
+from specdec_plugins.evaluation.table import markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
@@ -114,8 +114,9 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         outputs, *figures = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
         here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
-        stock = parse_system(f"fairseq@{precision},beam=1", here)
-        key = repr(stock)
+        name_of_stock = f"fairseq@beam={settings.beams}"
+        stock = parse_system(f"{name_of_stock},precision={precision}", here)
+        key = name_of_stock, repr(stock)
         if key not in references:
             references[key] = decoded(stock, lines)
         compared = zip(lines, outputs, references[key][0], strict=True)
@@ -124,7 +125,8 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
         largest = f"{max(gaps):.2g}" if gaps else ""
         rows.append([f"{titled(name)}, batch {batch}", figures[0], differ, largest, figures[1]])
-    rows += [[titled(STOCK), how, "", "", speed] for _, how, speed in references.values()]
+    for (name, _), (_, *figures) in references.items():
+        rows.append([titled(name), figures[0], "", "", figures[1]])
     threads = counted(torch.get_num_threads(), "thread")
     put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
     heads = ("system", "by", "lines unlike fairseq's", "largest gap, nats", "ms a line")

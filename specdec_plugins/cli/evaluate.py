@@ -4,8 +4,9 @@ r"""Compare systems on texts: alternating timed runs, a table, and plots.
         fairseq@beam=5 ctranslate2@int8 AR tree tree@tree_nodes={4,16} constant@beta=3,tau=1
 
 A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search), ctranslate2
-(greedy), AR (greedy, no drafts), drafter (alone, unverified) or a controller. Keys are
-options of controllers, acceptance, limits and engines; a value without a key is the precision.
+(greedy, or with beam=5), AR (greedy, no drafts), beam (fairseq's beam search on our engine),
+drafter (alone, unverified) or a controller. Keys are options of controllers, acceptance, limits and
+engines; a value without a key is the precision.
 Each runs in its own process, which waits while another is timed; ratios are taken within a round.
 FOLDER gets table.md, which is also printed, plots and all runs. Repeat the command to continue a
 stopped experiment, or to add rounds, batch sizes and threads.

@@ -109,7 +109,7 @@ class DrafterAlone:
                 batch.keep(result.kept)
                 for model in (self._drafter, self._verifier):
                     if batch.rows and model is not None:
-                        model.keep(result.kept, max(batch.lengths))
+                        model.select(result.kept, max(batch.lengths))
 
     def _step(self, batch: Batch, clock: Clock) -> StepResult:
         """Draft a block, and commit it up to EOS."""

@@ -92,7 +92,7 @@ class ChainDrafting(Drafting):
         return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
     def keep(self, rows: list[int], width: int) -> None:
-        self.drafter.keep(rows, width)
+        self.drafter.select(rows, width)
 
 
 def chosen_draft(

@@ -20,14 +20,18 @@ from specdec_plugins.decoding.options import FINITE, check_options, option, opti
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
 
-#: fairseq's options that change output and are not honoured: name, flag, value for nothing.
-REFUSED = (
+#: fairseq's options that only its search honours: name, flag, value for nothing.
+OF_SEARCH = (
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
     ("match_source_len", "--match-source-len", False),
     ("constraints", "--constraints", None),
-    ("lm_path", "--lm-path", None),
     ("diverse_beam_groups", "--diverse-beam-groups", -1),
+    ("diverse_beam_strength", "--diverse-beam-strength", 0.5),
     ("diversity_rate", "--diversity-rate", -1.0),
+)
+#: Those that change output and are not honoured.
+REFUSED = (
+    ("lm_path", "--lm-path", None),
     ("score_reference", "--score-reference", False),
     ("retain_dropout", "--retain-dropout", False),
     ("print_alignment", "--print-alignment", None),
@@ -86,7 +90,7 @@ class GenerationLimits:
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
         """Read fairseq's generation config or a namespace; absent options have their defaults."""
-        for name, flag, nothing in REFUSED:
+        for name, flag, nothing in (*OF_SEARCH, *REFUSED):
             value = getattr(args, name, nothing)
             if value is not None and value != nothing:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")

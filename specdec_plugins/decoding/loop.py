@@ -73,7 +73,7 @@ class Loop:
                 batch.keep(result.kept)
                 if batch.rows:
                     width = max(batch.lengths)
-                    self.verifier.keep(result.kept, width)
+                    self.verifier.select(result.kept, width)
                     drafting.keep(result.kept, width)
 
     def commit_forced(self, batch: Batch) -> None:

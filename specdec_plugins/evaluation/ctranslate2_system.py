@@ -1,4 +1,4 @@
-"""CTranslate2's greedy search as a system. Imports neither torch nor fairseq.
+"""CTranslate2's greedy or beam search as a system. Imports neither torch nor fairseq.
 
 It is run as its users run it: the padding symbol, which no trained verifier prefers, is not banned.
 """
@@ -25,6 +25,8 @@ class CTranslate2Job:
     precision: str
     threads: int
     min_len: int
+    beams: int
+    lenpen: float
     batches: Sequence[Sequence[Sentence]]
     _translator: Translator = field(init=False)
 
@@ -43,7 +45,8 @@ class CTranslate2Job:
             start = time.perf_counter()
             results = self._translator.translate_batch(
                 [sentence.tokens for sentence in batch],
-                beam_size=1,
+                beam_size=self.beams,
+                length_penalty=self.lenpen,
                 # There is one limit for a batch: rows that have a lower one are cut below.
                 max_decoding_length=max(sentence.longest for sentence in batch),
                 min_decoding_length=self.min_len,

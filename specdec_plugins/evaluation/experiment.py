@@ -133,8 +133,15 @@ class Experiment:
         """Return the job of a system under these conditions."""
         settings, batches = self.systems[system], where.text.batches(where.batch)
         if settings.by_ctranslate2:
-            about = settings.precision, where.threads, settings.limits.min_len
-            return CTranslate2Job(str(self.model), *about, batches)
+            return CTranslate2Job(
+                str(self.model),
+                settings.precision,
+                where.threads,
+                settings.limits.min_len,
+                settings.beams,
+                settings.limits.lenpen,
+                batches,
+            )
         return TranslatorJob(replace(settings, batch=where.batch), batches)
 
 

@@ -14,7 +14,7 @@ from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.systems import AR
+from specdec_plugins.inference.systems import AR, BEAM
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
@@ -32,7 +32,7 @@ BRIEF = ("system", "ms", "BLEU", "acceptance length", "unlike AR")
 #: The system that all ratios are taken against, where it is measured.
 STOCK = "fairseq@beam=1"
 #: Systems in words.
-NAMES = {STOCK: "fairseq's greedy search", AR: "greedy, no drafts"}
+NAMES = {STOCK: "fairseq's greedy search", AR: "greedy, no drafts", BEAM: "fairseq's search, ours"}
 UNREAL = {name for name, kind in CONTROLLERS.items() if not kind.real}
 
 

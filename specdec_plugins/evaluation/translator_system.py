@@ -43,7 +43,7 @@ class TranslatorJob:
         figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
-        if self.settings.strategy != FAIRSEQ:
+        if self.settings.strategy != FAIRSEQ and not self.settings.searched:
             # The drafter alone accepts without verifying.
             alone = self.settings.strategy == DRAFTER
             unknown = ("verified_tokens", "accepted_tokens") if alone else ()

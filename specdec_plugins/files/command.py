@@ -62,13 +62,8 @@ def command(
     def decorate(main: Callable[..., int | None]) -> Callable[..., int]:
         @wraps(main)
         def run(argv: Sequence[str] | None = None) -> int:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                with suppress(ValueError):  # in a thread
-                    if signal.getsignal(number) is signal.SIG_DFL:
-                        signal.signal(number, _stop)
             with suppress(ValueError):  # in a thread
-                if signal.getsignal(signal.SIGINT) is _end:
-                    signal.signal(signal.SIGINT, signal.default_int_handler)
+                _raise_on_signals()
             try:
                 if logs:
                     _prepare_terminal()
@@ -95,6 +90,16 @@ def command(
         return run
 
     return decorate
+
+
+def _raise_on_signals() -> None:
+    """Let SIGTERM, SIGHUP and Ctrl-C raise KeyboardInterrupt, unless the user has them ignored."""
+    # Windows has no SIGHUP.
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _stop)
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_on_interrupt() -> None:

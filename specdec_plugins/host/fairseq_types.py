@@ -22,6 +22,7 @@ class Sample(TypedDict, total=False):
     ntokens: int
     net_input: NetInput
     target: Tensor
+    constraints: Tensor
     cuts: Tensor
     seeds: Tensor
     glancing_ratio: float

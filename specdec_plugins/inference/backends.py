@@ -10,6 +10,7 @@ import tempfile
 import time
 from argparse import Namespace
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,12 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.build import build_generator, made_up
+from specdec_plugins.decoding.fairseq_search import EngineModel
 from specdec_plugins.decoding.kernels import wait_for
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
@@ -58,7 +61,7 @@ class BatchGenerator:
     its batch.
     """
 
-    def __init__(self, positions: int, engines: Backend) -> None:
+    def __init__(self, positions: int, engines: Backend | Engines) -> None:
         self.positions, self.engines = positions, engines
         self.statistics = DecodingStatistics()
 
@@ -96,15 +99,24 @@ class BatchGenerator:
 class BeamSearchGenerator(BatchGenerator):
     """A stock ``SequenceGenerator``, whose output is left alone."""
 
-    def __init__(self, generator: SequenceGenerator, precision: str = "float32") -> None:
-        super().__init__(int(generator.model.max_decoder_positions()), Backend("eager", precision))
+    def __init__(
+        self, generator: SequenceGenerator, engines: Backend | Engines | None = None
+    ) -> None:
+        """``engines``: by default PyTorch in float32."""
+        positions = int(generator.model.max_decoder_positions())
+        super().__init__(positions, engines or Backend("eager", "float32"))
         self._generator = generator
 
     def decode(
         self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
-        begin = {"prefix_tokens": prefix_tokens, "bos_token": bos_token}
-        hypotheses: list[list[Hypothesis]] = self._generator.generate([], sample, **begin)
+        hypotheses: list[list[Hypothesis]] = self._generator.generate(
+            [],
+            sample,
+            prefix_tokens=prefix_tokens,
+            bos_token=bos_token,
+            constraints=sample.get("constraints"),
+        )
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self._generator.pad).sum(1).tolist()
             for (best, *_), length in zip(hypotheses, lengths, strict=True):
@@ -114,15 +126,24 @@ class BeamSearchGenerator(BatchGenerator):
 
 
 def build_beam_search(
-    settings: Settings, task: FairseqTask, verifier: TransformerModelBase
+    settings: Settings, task: FairseqTask, verifier: TransformerModelBase, engine: Engine
 ) -> BeamSearchGenerator:
-    """Return stock beam search, prepared as fairseq-generate prepares it."""
+    """Return fairseq's search: over our engine, or stock, as fairseq-generate prepares it."""
     limits = settings.limits
     options = Namespace(
-        **vars(limits), beam=settings.beam, unnormalized=not limits.normalize_scores
+        **{**vars(limits), **settings.rule.values, **settings.search_options},
+        beam=settings.beams,
+        unnormalized=not limits.normalize_scores,
     )
+    # Our own task would let our engine answer in any case.
+    build = partial(FairseqTask.build_generator, task)
+    if settings.searched:
+        check_stock_search(vars(options))
+        model = EngineModel([verifier], task.target_dictionary.pad(), engine)
+        return BeamSearchGenerator(build(model, options), Engines.both(engine))
     verifier.prepare_for_inference_(Namespace(generation=options))
-    return BeamSearchGenerator(task.build_generator([verifier], options), settings.precision)
+    backend = Backend("eager", settings.precision)
+    return BeamSearchGenerator(build([verifier], options), backend)
 
 
 def obstacle(settings: Settings) -> str | None:
@@ -141,15 +162,17 @@ def obstacle(settings: Settings) -> str | None:
         "a target prefix": settings.target_prefix is not None,
         "a penalty for unknown words": limits.unkpen != 0,
         "a repetition penalty": limits.repetition_penalty != 1,
+        "scores that are not normalised": settings.beams > 1 and not limits.normalize_scores,
+        "options of fairseq's search": bool(settings.search_options),
     }
     return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)
 
 
 class CTranslate2Generator(BatchGenerator):
-    """Greedy search of whole sentences, without scores.
+    """Greedy or beam search of whole sentences, without scores.
 
     A row's limits are those of :class:`GenerationLimits`, and the padding symbol is banned: its
-    output is the verifier's greedy one.
+    greedy output is the verifier's.
     """
 
     def __init__(
@@ -159,6 +182,7 @@ class CTranslate2Generator(BatchGenerator):
         limits: GenerationLimits,
         precision: str,
         device: str = "cpu",
+        beams: int = 1,
     ) -> None:
         """Convert the model, check it, and open it in a precision on a device.
 
@@ -168,6 +192,7 @@ class CTranslate2Generator(BatchGenerator):
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
         self._limits, self._source, self._target = limits, codec.source, codec.target
+        self._beams = beams
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
             convert_verifier(verifier, codec, path)
@@ -184,7 +209,9 @@ class CTranslate2Generator(BatchGenerator):
         longest = [self._limits.max_length(length, self.positions) for length in lengths]
         results = self._model.translate_batch(
             [symbols(self._source, ids[-length:-1]) for ids, length in rows],
-            beam_size=1,
+            beam_size=self._beams,
+            num_hypotheses=self._beams,
+            length_penalty=self._limits.lenpen,
             # It knows one limit of a batch: rows that have a lower one are cut below.
             max_decoding_length=max(longest),
             min_decoding_length=self._limits.min_len,
@@ -193,9 +220,12 @@ class CTranslate2Generator(BatchGenerator):
         )
         hypotheses: list[list[Hypothesis]] = []
         for result, limit in zip(results, longest, strict=True):
-            ids = [self._target.index(symbol) for symbol in result.hypotheses[0][:limit]]
-            tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
-            hypotheses.append([{"tokens": tokens, "steps": count, "accepted": [0] * count}])
+            several: list[Hypothesis] = []
+            for symbols_ in result.hypotheses:
+                ids = [self._target.index(symbol) for symbol in symbols_[:limit]]
+                tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
+                several.append({"tokens": tokens, "steps": count, "accepted": [0] * count})
+            hypotheses.append(several)
         return hypotheses
 
 

@@ -18,7 +18,7 @@ VOID = (
     *("track", "wbr"),
 )
 #: A sentence, and the blanks around it.
-BLANKS = re.compile(r"(\s*)(.*?)(\s*)", re.S)
+BLANKS = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fairseq.registry import REGISTRIES
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULES, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
-from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.output import JsonObject
@@ -49,7 +49,8 @@ SPELLED = {
 OF_VERIFIER = ("source_lang", "target_lang", "as_transformer")
 #: Shared flags that ``--help`` explains; it names all others.
 SHOWN = (
-    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "segmented"),
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "batch", "beam", "nbest"),
+    "segmented",
     *(*DRAFT_FLAGS, "controller", "beta", "tau", "sampling", *ENGINE_FLAGS, "cpu"),
     *("keep_bpe", "quiet", "no_progress_bar"),
 )
@@ -61,8 +62,9 @@ NOT_OF_TEXT = (
 )
 FAIRSEQ = (
     "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
-    "--unkpen, --temperature, --nbest, --seed, --user-dir, --tokenizer, --bpe ...; --fp16, --bf16 "
-    "and --fp64 are short forms of --precision"
+    "--unkpen, --temperature, --unnormalized, --no-repeat-ngram-size, --match-source-len, "
+    "--diverse-beam-groups, --diversity-rate, --constraints (after tabs in lines), --seed, "
+    "--user-dir, --tokenizer, --bpe ...; --fp16, --bf16 and --fp64 are short forms of --precision"
 )
 PRECISION_FLAGS = {"--fp16": "float16", "--bf16": "bfloat16", "--fp64": "float64"}
 
@@ -237,6 +239,11 @@ def make_settings(args: Namespace) -> Settings:
     return Settings(
         **{**settings, **models},
         post_process=args.post_process,
+        search_options={
+            name: getattr(args, name)
+            for name, _, nothing in OF_SEARCH
+            if getattr(args, name) != nothing
+        },
         rule=choose_rule(args),
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),

@@ -102,6 +102,8 @@ def _load(settings: Settings) -> Translator:
     generator = _build_generator(settings, task, codec, engines, models, block_size)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
+    if settings.searched and not settings.by_ctranslate2:
+        _release(engines)
     if isinstance(generator, SpeculativeGenerator):
         _release(generator.engines)
         with suppress(IndexError):  # of NaN: the first line says so
@@ -173,10 +175,11 @@ def _build_generator(
 ) -> Generator:
     verifier, drafter, head = models
     target = codec.target
-    if settings.strategy == "fairseq":
-        return build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
-        return CTranslate2Generator(verifier, codec, settings.limits, settings.precision)
+        precision, beams = settings.precision, settings.beams
+        return CTranslate2Generator(verifier, codec, settings.limits, precision, beams=beams)
+    if settings.strategy == "fairseq" or settings.searched:
+        return build_beam_search(settings, task, verifier, engines.verifier)
     if writes(settings) and verifier is not None:
         writer = build_writer_generator(settings, verifier, target)
         if writer is not None:

@@ -69,14 +69,14 @@ def versions() -> dict[str, str]:
 
 def _settings(settings: Settings) -> JsonObject:
     """Return all settings; None in place of those that the strategy does not use."""
-    judges = settings.strategy == "specdec"
+    judges = settings.strategy == "specdec" and not settings.searched
     # Even in exact arithmetic a row's drafts may depend on other rows.
     depends = not settings.rule.lossless and settings.controller.depends_on_batch
     return {
         **settings.describe(),
         "drafts": settings.drafts_name,
         **({} if judges else {"controller": None}),
-        **({} if settings.strategy == "fairseq" else {"beam": None}),
+        "beam": settings.beams,
         "output_depends_on_batch": depends if judges else None,
     }
 

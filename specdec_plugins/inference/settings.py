@@ -52,9 +52,17 @@ class Settings(RunOptions):
         "the one that specdec-tune found faster, or ours without its table",
         choices=("auto", "ours", CTRANSLATE2),
     )
-    beam: int = option(5, "for --strategy fairseq (5)", 1)
-    #: Outputs of a beam, put out in one line, best first, with tabs between.
-    nbest: int = option(1, "", 1)
+    beam: int | None = option(
+        None,
+        "hypotheses of beam search: fairseq's own, on our engine, without drafts (1: none; with "
+        "--strategy fairseq 5)",
+        1,
+    )
+    nbest: int = option(
+        1, "outputs of a beam, printed in one line, best first, with tabs between (1)", 1
+    )
+    #: Options of fairseq's search under fairseq's names (``no_repeat_ngram_size``, …).
+    search_options: Mapping[str, object] = field(default_factory=dict)
     #: The name of a kind of draft, or a file; ``texts``: those of :attr:`Line.draft`.
     drafts: str | None = option(None, "; ".join(kind.help for kind in DRAFTS.values()))
     source_lang: str | None = option(None, "default: the checkpoint's")
@@ -85,24 +93,31 @@ class Settings(RunOptions):
             raise TypeError(f"controller: is {self.controller!r}; give an object, such as Tree()")
         if self.drafts == "":
             raise ValueError("--drafts: is empty; give copy, source or a file")
+        if self.searched and self.drafts is not None:
+            raise ValueError(
+                f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "
+                "multiply its arithmetic; give --beam 1"
+            )
         strategy, penalty = self.strategy, self.limits.repetition_penalty
         controller, kind = self.controller.name, self.kind
-        stock_or_alone = strategy not in TRACED
+        stock_or_alone = strategy not in TRACED or self.searched
         controllers = None if kind is None else kind.controllers
+        how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
         refused = {
-            f"--controller {controller}": strategy != "specdec"
+            f"--controller {controller}": (strategy != "specdec" or self.searched)
             and controller not in ("auto", "constant"),
-            "--sampling": stock_or_alone and self.rule.draws,
+            "--sampling": strategy not in TRACED and self.rule.draws,
+            f"--beta {self.rule.values.get('beta')}": self.searched and self.rule.name == "relaxed",
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
             f"--controller {controller} --drafts {self.drafts_name}": controllers is not None
             and controller not in controllers,
-            f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
+            f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
         }
         for flag, is_refused in refused.items():
             if is_refused:
-                raise ValueError(f"{flag}: does not work with --strategy {strategy}")
+                raise ValueError(f"{flag}: does not work with {how}")
         if (self.has_drafter and not self.path) or (strategy != "drafter" and not self.ar_path):
             raise ValueError(
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
@@ -128,14 +143,25 @@ class Settings(RunOptions):
             "controller": self.controller.describe(),
             "limits": asdict(self.limits),
             "encoder_options": dict(self.encoder_options),
+            "search_options": dict(self.search_options),
         }
+
+    @property
+    def beams(self) -> int:
+        """The hypotheses of beam search; 1: none."""
+        return self.beam or (5 if self.strategy == "fairseq" else 1)
+
+    @property
+    def searched(self) -> bool:
+        """True if fairseq's search decodes, on our engine."""
+        return self.strategy in TRACED and (self.beams > 1 or bool(self.search_options))
 
     @property
     def kind(self) -> DraftKind | None:
         """The kind of drafts; None if nothing is drafted."""
         if self.strategy == "drafter":
             return DRAFTS["drafter"]
-        if self.strategy != "specdec" or not self.controller.drafts:
+        if self.strategy != "specdec" or self.searched or not self.controller.drafts:
             return None
         name = self.drafts or ("drafter" if self.path else "copy")
         return DRAFTS.get(name, DRAFTS["texts"])
@@ -186,6 +212,8 @@ class Settings(RunOptions):
         """The controller's name, or the strategy or backend where nothing is controlled."""
         if self.by_ctranslate2:
             return CTRANSLATE2
+        if self.searched:
+            return "beam"
         return self.controller.name if self.strategy == "specdec" else self.strategy
 
     @property

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.options import option_types
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
-AR, DRAFTER, FAIRSEQ = "AR", "drafter", "fairseq"
+AR, BEAM, DRAFTER, FAIRSEQ = "AR", "beam", "drafter", "fairseq"
 #: Settings that a system may have of its own.
 SETTINGS = (
     *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
@@ -32,17 +32,18 @@ OTHERS: dict[str, JsonObject] = {
     FAIRSEQ: {**PEER, "strategy": FAIRSEQ},
     CTRANSLATE2: {**PEER, "strategy": AR, "ar_backend": CTRANSLATE2, "device": "cpu"},
     AR: {**GREEDY, "strategy": AR},
+    BEAM: {**GREEDY, "strategy": AR},
     DRAFTER: {**ALONE, "strategy": DRAFTER},
 }
 
 
 def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings of the system ``NAME[@KEY=VALUE,...]``; of CTranslate2 only precision and
-    limits count.
+    """Return the settings of the system ``NAME[@KEY=VALUE,...]``; of CTranslate2 only precision,
+    beam and limits count.
 
-    NAME is ``fairseq``, ``ctranslate2``, ``AR``, ``drafter`` or a controller. Keys are those of
-    ``SETTINGS``, of limits, and options of the controller and of acceptance rules. A value without
-    a key is the precision.
+    NAME is ``fairseq``, ``ctranslate2``, ``AR``, ``beam``, ``drafter`` or a controller. Keys are
+    those of ``SETTINGS``, of limits, and options of the controller and of acceptance rules. A value
+    without a key is the precision.
 
     Args:
         base: settings that all systems share, such as models and limits.
@@ -54,7 +55,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         key, equals, value = part.partition("=")
         values[key if equals else "precision"] = value if equals else key
     kinds = get_type_hints(Settings)
-    keys = ("precision",) if name == CTRANSLATE2 else SETTINGS
+    keys = ("precision", "beam") if name == CTRANSLATE2 else SETTINGS
     asked = _taken(values, {key: kinds[key] for key in keys})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
     of_rule = _taken(values, option_types(*RULES))
@@ -64,12 +65,13 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         controller = controller_of({**(options or {}), **of_controller, "controller": name})
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     elif name in OTHERS:
-        changes = OTHERS[name] | ({"rule": rule} if name == AR else {})
+        changes = OTHERS[name] | ({"rule": rule} if name in (AR, BEAM) else {})
     else:
         known = ", ".join((*OTHERS, *CONTROLLERS))
         raise ValueError(f"--systems {text}: must begin with one of {known}")
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
+    changes["beam"] = (base.beam or 5) if name in (BEAM, FAIRSEQ) else 1
     settings = replace(base, limits=limits, **{**changes, **asked})
     if settings.drafts_path is not None:
         raise ValueError(f"--drafts {settings.drafts_path}: is copy or source here")

@@ -124,6 +124,10 @@ class TextCodec:
         ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
+    def encode_constraint(self, text: str) -> Tensor:
+        """Return ``(tokens,)`` ids of a text that an output is to have, segmented as a source."""
+        return self._ids(self.target, text)[:-1]
+
     def encode_draft(self, text: str, longest: int) -> Tensor:
         """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble; at most
         the first ``longest`` of them."""

@@ -14,18 +14,20 @@ from threading import Lock
 import torch
 from fairseq.data.data_utils import collate_tokens
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
+from specdec_plugins.decoding import step_result
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.target_prefix import FREE
 from specdec_plugins.decoding.text_drafting import DRAFTS
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import BatchGenerator
+from specdec_plugins.inference.hypothesis import Hypothesis
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_page import SentenceTrace
@@ -41,7 +43,7 @@ NOTHING = torch.empty(0, dtype=torch.long)
 class Translation:
     """The translation of a line."""
 
-    #: The output; with ``--nbest`` all of them, with tabs between.
+    #: The output; of several, the best.
     text: str
     #: Symbols of the target dictionary, EOS included; empty for a blank line.
     tokens: list[str] = field(default_factory=list)
@@ -60,6 +62,13 @@ class Translation:
     trace: SentenceTrace | None = None
     #: Drafted tokens that each step verified; empty where ``accepted`` is.
     verified: list[int] = field(default_factory=list)
+    #: The ``nbest`` outputs of the settings, the best first; empty for a blank line.
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """All of them in one line, with tabs between; else the text."""
+        return "\t".join(hypothesis.text for hypothesis in self.hypotheses) or self.text
 
 
 @dataclass
@@ -73,6 +82,8 @@ class _Item:
     prefix: Tensor = NOTHING
     #: ``(n,)`` tokens, EOS included, of a text that the output may resemble.
     draft: Tensor = NOTHING
+    #: ``(n,)`` tokens, each of which the output is to have, one after another.
+    constraints: list[Tensor] = field(default_factory=list)
 
 
 class Translator:
@@ -81,6 +92,7 @@ class Translator:
     def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
         """Put the parts together; the settings' block size is the one in use, or None."""
         self.settings, self.generator, self.codec = settings, generator, codec
+        self._constrained = "constraints" in settings.search_options
         #: The reason why our own loop decodes in place of CTranslate2, which was asked for.
         self.not_by_ctranslate2: str | None = None
         self._lock = Lock()
@@ -177,7 +189,8 @@ class Translator:
 
     def _encode(self, line: Line) -> _Item:
         """Return the line with its tokens, or with the reason why it cannot be decoded."""
-        ids = self.codec.encode(line)
+        source, *words = line.text.split("	") if self._constrained else [line.text]
+        ids = self.codec.encode(replace(line, text=source))
         if ids is None:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
             return _Item(line, Translation("", trace=trace))
@@ -190,7 +203,8 @@ class Translator:
             return _Item(line, InferenceError(f"line {line.number}: {error}"))
         longest = self.settings.limits.max_length(len(ids), self.generator.positions)
         draft = self.codec.encode_draft(line.draft or "", longest + 1)
-        return _Item(line, None, ids, prefix, draft)
+        constraints = [self.codec.encode_constraint(text) for text in words]
+        return _Item(line, None, ids, prefix, draft, constraints)
 
     def _reads_unknown(self, item: _Item) -> bool:
         return bool((item.source == self.codec.source.unk()).any())
@@ -234,6 +248,8 @@ class Translator:
         if self.settings.drafts_path is not None:
             drafts = collate_tokens([item.draft for item in items], target.pad())
             sample["net_input"][DRAFTS] = drafts.to(device)
+        if self._constrained:
+            sample["constraints"] = pack_constraints([item.constraints for item in items])
         forced = None
         if any(len(item.prefix) for item in items):
             forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)
@@ -252,26 +268,32 @@ class Translator:
         for item, hypotheses in zip(items, rows, strict=True):
             item.translation = self._translation(item, hypotheses)
 
-    def _translation(self, item: _Item, hypotheses: list[Hypothesis]) -> Translation:
-        several = hypotheses[: self.settings.nbest]
-        text = "\t".join(self.codec.decode(hypothesis["tokens"]) for hypothesis in several)
-        best = hypotheses[0]
-        tokens = [self.codec.target[token] for token in best["tokens"].tolist()]
-        forced, trace, sampled = best.get("forced", 0), None, self.settings.rule.draws
-        if "trace" in best:
-            trace = SentenceTrace(item.line.text, text, best["trace"], tokens[:forced], sampled)
-        score = float(best["score"]) if "score" in best else None
+    def _translation(self, item: _Item, hypotheses: list[step_result.Hypothesis]) -> Translation:
+        several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]
+        best, output = several[0], hypotheses[0]
+        forced, trace = output.get("forced", 0), None
+        if "trace" in output:
+            steps, sampled = output["trace"], self.settings.rule.draws
+            trace = SentenceTrace(item.line.text, best.text, steps, best.tokens[:forced], sampled)
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
-        accepted, limited = best.get("accepted", []), len(tokens) > limit
-        unknown = self._reads_unknown(item) or self.codec.target.unk() in best["tokens"]
+        unknown = self._reads_unknown(item) or self.codec.target.unk() in output["tokens"]
         return Translation(
-            text,
-            tokens,
-            score,
-            accepted,
+            best.text,
+            best.tokens,
+            best.score,
+            output.get("accepted", []),
             forced,
-            limited,
+            len(best.tokens) > limit,
             unknown,
             trace,
-            verified=best.get("verified", []),
+            output.get("verified", []),
+            several,
+        )
+
+    def _hypothesis(self, output: step_result.Hypothesis) -> Hypothesis:
+        return Hypothesis(
+            self.codec.decode(output["tokens"]),
+            [self.codec.target[token] for token in output["tokens"].tolist()],
+            float(output["score"]) if "score" in output else None,
+            output.get("positional_scores", NOTHING).tolist(),
         )

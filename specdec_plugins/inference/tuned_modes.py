@@ -145,6 +145,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     auto = auto and (settings.drafts is None or not settings.path)
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
     strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
+    strict = strict and not settings.searched
     if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))

@@ -16,7 +16,7 @@ from specdec_plugins.engines.choice import choose_engine
 from specdec_plugins.engines.writer.writer import Sentence, Writer, build_writer
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import Backend, BatchGenerator
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import TRACED, Settings
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -30,7 +30,7 @@ ENCODER = "int8"
 
 def writes(settings: Settings) -> bool:
     """Return whether the writer is to decode, if it can run the verifier."""
-    greedy = settings.strategy in ("specdec", "AR") and settings.kind is None
+    greedy = settings.strategy in TRACED and settings.kind is None
     int8 = settings.precision == "int8" and settings.engine == "auto"
     each_token = settings.rule.draws or settings.trace or settings.limits.repetition_penalty != 1
     return greedy and int8 and settings.batch <= MAX_ROWS and not each_token

@@ -173,5 +173,5 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     with drafts as lines.drafts:
         deque(islice(lines.drafts or (), shard.first_line), 0)
         translations = translator.translate(lines)
-        write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
+        write_whole(Path(shard.output), (f"{item.line}\n".encode() for item in translations))
         lines.check()

@@ -91,7 +91,7 @@ class Resume:
             for result in results:
                 if trace is not None and result.trace is not None:
                     trace.write(result.trace.to_json())
-                self._output.write(result.text)
+                self._output.write(result.line)
 
     def finish(self) -> None:
         """Remove the file of a complete output that nobody resumes."""

@@ -17,7 +17,10 @@ def unfinished(finished: Sequence[bool]) -> list[int]:
 
 
 def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0) -> Tensor:
-    """Move ``rows`` of ``x`` to the first indices, in this order, and return a view of them."""
+    """Move ``rows`` of ``x`` to the first indices, in this order, and return a view of them; if
+    they are repeated so that ``x`` has no room for all, return a copy."""
+    if len(rows) > x.size(dim):
+        return x.index_select(dim, torch.tensor(rows, device=x.device))
     moved = [(index, row) for index, row in enumerate(rows) if index != row]
     if moved:
         to, where = torch.tensor(moved).to(x.device, non_blocking=True).T

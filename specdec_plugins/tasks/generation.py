@@ -1,4 +1,4 @@
-"""From fairseq's options to a generator that speculates."""
+"""From fairseq's options to a generator that speculates, or to a model that its search asks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from specdec_plugins.decoding.acceptance import Scoring, StrictRule, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.controllers.simple import Auto, Constant
+from specdec_plugins.decoding.fairseq_search import EngineModel, engine_model
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import choose_engines, precision_of_drafts
@@ -28,6 +29,13 @@ from specdec_plugins.tasks.specdec_config import DecodingConfig, TranslationSpec
 
 logger = logging.getLogger(__name__)
 
+#: Options of fairseq's search that only its own models honour: attention, and dropout.
+OF_STOCK_MODELS = {
+    "print_alignment": "--print-alignment",
+    "replace_unk": "--replace-unk",
+    "retain_dropout": "--retain-dropout",
+}
+
 
 def generation_options(
     args: FairseqDataclass | Namespace | None, cfg: TranslationSpecdecConfig
@@ -36,7 +44,17 @@ def generation_options(
     names = {field.name for field in fields(DecodingConfig)} - {"_name"}
     defaults = {name: getattr(cfg, name) for name in names | {"temperature", "block_size"}}
     options = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
-    return Namespace(**{**defaults, **options})
+    return Namespace(**{"beam": 1, **defaults, **options})
+
+
+def verifiers_of(
+    models: list[BaseFairseqModel], verifier: TransformerModelBase | None
+) -> list[BaseFairseqModel]:
+    """Return the verifiers among models; ``verifier`` stands in for missing ones."""
+    verifiers = [model for model in models if not isinstance(model, Drafter)] or [verifier]
+    if None in verifiers:
+        raise ConfigError("no verifier: give --path drafter.pt:verifier.pt, or --AR-path FILE")
+    return verifiers
 
 
 def pair_of(
@@ -44,13 +62,11 @@ def pair_of(
 ) -> tuple[TransformerModelBase, Drafter]:
     """Return verifier and drafter among models; ``verifier`` stands in for a missing one."""
     drafters = [model for model in models if isinstance(model, Drafter)]
-    verifiers = [model for model in models if not isinstance(model, Drafter)]
-    if not verifiers and verifier is not None:
-        verifiers = [verifier]
+    verifiers = verifiers_of(models, verifier)
     if len(drafters) != 1 or len(verifiers) != 1:
         raise ConfigError(
-            f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
-            f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
+            "speculative decoding takes one drafter and one verifier, not "
+            f"{len(drafters)} and {len(verifiers)}"
         )
     return verifiers[0], drafters[0]
 
@@ -67,8 +83,6 @@ def speculative_generator(
         options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
     """
-    if (beam := getattr(options, "beam", 1)) != 1:
-        logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)
     rule, limits = choose_rule(options), GenerationLimits.from_config(options)
     controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):
@@ -91,10 +105,23 @@ def speculative_generator(
     )
 
 
+def searched_models(
+    models: list[BaseFairseqModel], options: Namespace, trains: bool
+) -> EngineModel | list[BaseFairseqModel]:
+    """Return what fairseq's search asks: verifiers whose steps an engine runs; or the models as
+    they are, where steps do not say what the options ask for."""
+    for name, flag in OF_STOCK_MODELS.items():
+        if getattr(options, name, None) not in (None, False):
+            if options.engine not in ("auto", EagerEngine.name):
+                raise ValueError(f"{flag}: not by --engine {options.engine}; give --engine eager")
+            return models
+    return engine_model(models, _engines(models[0], options, trains, False, False).verifier)
+
+
 def _engines(
-    drafter: Drafter, options: Namespace, trains: bool, drafts: bool, strict: bool
+    model: BaseFairseqModel, options: Namespace, trains: bool, drafts: bool, strict: bool
 ) -> Engines:
-    parameter = next(drafter.parameters())
+    parameter = next(model.parameters())
     dtype = str(parameter.dtype).removeprefix("torch.")
     if trains:
         # To compile models in training would not pay.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -40,9 +41,17 @@ from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale
 from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.tasks.generation import generation_options, pair_of, speculative_generator
+from specdec_plugins.tasks.generation import (
+    generation_options,
+    pair_of,
+    searched_models,
+    speculative_generator,
+    verifiers_of,
+)
 from specdec_plugins.tasks.language_data import add_languages
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+
+logger = logging.getLogger(__name__)
 
 
 @register_task("translation_specdec", dataclass=TranslationSpecdecConfig)
@@ -248,22 +257,30 @@ class TranslationSpecdecTask(TranslationTask):
         extra_gen_cls_kwargs: dict[str, object] | None = None,
         prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
     ) -> SpeculativeGenerator | SequenceGenerator:
-        """Return a :class:`SpeculativeGenerator` if the models include a drafter, else fairseq's.
+        """Return a :class:`SpeculativeGenerator` if the models include a drafter and ``--beam`` is
+        1, else fairseq's over our engine.
 
         Models are told apart by type, never by order.
         """
         models = [pair.unwrapped(model) for model in models]
         options = generation_options(args, self.cfg)
         unprinted = {self.language_tokens.target} - {None}
-        if not any(isinstance(model, Drafter) for model in models):
+        drafted = any(isinstance(model, Drafter) for model in models)
+        trains = args is None or self._trains
+        if drafted and options.beam > 1:
+            # A drafter's validation decodes by drafts, whatever the beam.
+            logger.warning("--beam %d: beams take no drafts, --beam 1 does", options.beam)
+        if not drafted or (options.beam > 1 and not trains):
             check_stock_search(vars(options))
+            searched = searched_models(verifiers_of(models, self.verifier), options, trains)
             more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
-            rest = seq_gen_cls, more, prefix_allowed_tokens_fn
-            return super().build_generator(models, args, *rest)
+            return super().build_generator(
+                searched, args, seq_gen_cls, more, prefix_allowed_tokens_fn
+            )
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
-        both, trains = pair_of(models, self.verifier), args is None or self._trains
-        generator = speculative_generator(*both, options, trains)
+        verifier, drafter = pair_of(models, self.verifier)
+        generator = speculative_generator(verifier, drafter, options, trains)
         generator.symbols_to_strip_from_output |= unprinted
         return generator
 

@@ -87,7 +87,7 @@ def test_a_difference_is_an_error_in_float64(
 
 
 def test_systems_and_batches_on_a_text(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    systems = "heuristic@float64 AR@float64 constant@float64,target_prefix=w1"
+    systems = "heuristic@float64 beam@float64,beam=3 constant@float64,target_prefix=w1"
     flags = f"{pair} --batch 1 2 --input-path {pair}/in.en --systems {systems}"
     assert check.main(flags.split()) == 0
     assert list(compared(capfd.readouterr().out).values()) == ["0"] * 6
@@ -96,7 +96,7 @@ def test_systems_and_batches_on_a_text(pair: Path, capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "words",
     [
-        "{pair} --lines 2 --systems beam",
+        "{pair} --lines 2 --systems beams",
         "{pair} --lines 2 --systems tree@nodes=3",
         "{pair} --lines 2 --systems AR@repetition_penalty=3",
         "{folder}/model.pt",

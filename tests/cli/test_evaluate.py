@@ -48,6 +48,7 @@ def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None
     """In float64 strict output is the verifier's own."""
     out = tmp_path / "out"
     systems = ["fairseq@beam=1,precision=float64", "AR", "drafter", "tree@tree_nodes=9"]
+    systems.append("beam@beam=2")
     flags = f"--fp64 --batch 3 --reference in.ref --systems {' '.join(systems)}"
     assert run(flags) == 0
     shown = capfd.readouterr().out
@@ -57,7 +58,10 @@ def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None
     made = sorted((run.system, run.round) for run in runs)
     assert made == sorted((system, number) for system in systems for number in (1, 2))
     outputs = {run.system: run.outputs for run in runs if run.round == 1}
-    assert {system for system in systems if outputs[system] != outputs["AR"]} <= {"drafter"}
+    assert {system for system in systems if outputs[system] != outputs["AR"]} <= {
+        "drafter",
+        "beam@beam=2",
+    }
     check_records(out, {run.system: run for run in runs if run.round == 1})
     # The same command makes no run again, and compares with another system; after a kill or with
     # more rounds it makes those that lack.
@@ -114,7 +118,7 @@ def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        "--systems beam",
+        "--systems beams",
         "--batch 0",
         "--rounds 0",
         "--lines 0",

@@ -46,9 +46,10 @@ def test_strict_strategies_agree(
     assert len(set(greedy)) > 4
 
 
-def test_nbest(tmp_path: Path, run: RunScript) -> None:
+@pytest.mark.parametrize("strategy", ["AR", "specdec", "fairseq"])
+def test_nbest(tmp_path: Path, run: RunScript, strategy: str) -> None:
     """A beam's outputs of a line stand in its line, the best first."""
-    flags = "--strategy fairseq --beam 3 --nbest"
+    flags = f"--strategy {strategy} --beam 3 --nbest"
     outputs = []
     for count in (1, 3):
         assert run(*flags.split(), str(count)) == 0
@@ -139,7 +140,7 @@ def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
 def test_stats_json(run: RunScript, tmp_path: Path, strategy: str) -> None:
     """Figures that a strategy lacks are null."""
     path, judges = tmp_path / "stats.json", strategy == "specdec"
-    flags = ["--stats-json", str(path), "--beam", "2", "--batch", "4"]
+    flags = ["--stats-json", str(path), "--batch", "4"]
     flags += ["--controller", "constant"] if judges else []
     assert run(*flags, strategy=strategy) == 0
     report = json.loads(path.read_text())

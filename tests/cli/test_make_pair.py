@@ -276,7 +276,7 @@ def test_a_dry_run_says_how_long_it_takes_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
     said = capsys.readouterr().out
     for stage in ("distil 150 lines", "train by 500 updates", "export, measure"):
-        assert re.search(rf"^{stage}: about \d+\.\d minutes here$", said, re.M)
+        assert re.search(rf"^{stage}: about \d+\.\d minutes here$", said, re.MULTILINE)
     assert "decoder_ffn_embed_dim: 32" in said
 
 

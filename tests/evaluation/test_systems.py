@@ -27,6 +27,27 @@ def test_systems_without_drafts() -> None:
     assert parse_system("ctranslate2", base).precision == "float32"
 
 
+def test_beams() -> None:
+    """Of every other system the beam is 1, whatever the default."""
+    base = replace(BASE, beam=4)
+    for system, beams in {
+        "beam": 4,
+        "beam@beam=3,lenpen=0.6": 3,
+        "fairseq": 4,
+        "ctranslate2": 1,
+        "ctranslate2@int8,beam=6": 6,
+        "AR": 1,
+        "tree": 1,
+        "drafter": 1,
+    }.items():
+        settings = parse_system(system, base)
+        assert settings.beams == beams
+        assert settings.searched == (beams > 1 and not system.startswith("fairseq"))
+    assert parse_system("beam", BASE).beams == parse_system("fairseq", BASE).beams == 5
+    assert parse_system("beam@float64", BASE).policy == "beam"
+    assert parse_system("ctranslate2@beam=6", BASE).policy == "ctranslate2"
+
+
 def test_drafts_are_in_int8_where_output_does_not_depend_on_them() -> None:
     for system, precision in {
         "tree@": "int8",
@@ -63,8 +84,8 @@ def test_every_controller_is_a_system(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("beam", "tree@nodes=4", "tree@tree_nodes=many", "tree@tree_nodes=0", "tree@beta=0"),
-        *("AR@beam", "fairseq@beam=0", "ctranslate2@beam=1", "constant@tree_nodes=4"),
+        *("beams", "tree@nodes=4", "tree@tree_nodes=many", "tree@tree_nodes=0", "tree@beta=0"),
+        *("AR@beam", "fairseq@beam=0", "ctranslate2@beam=0", "constant@tree_nodes=4"),
         "constant@drafts=a_file",
     ],
 )

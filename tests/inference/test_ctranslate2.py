@@ -72,7 +72,19 @@ def test_it_says_what_our_loop_says(folder: Path, batch: int) -> None:
     assert found["latency_ms"]["p50"] > 0
 
 
+def test_its_beams(folder: Path) -> None:
+    """Are its own; where random outputs meet the length limit they are no longer fairseq's."""
+    found = list(load(folder, beam=4, nbest=4).translate(TEXTS))
+    assert [len(result.hypotheses) for result in found] == [4, 0, 4, 4, 4, 4]
+    assert all(len({x.text for x in result.hypotheses}) > 1 for result in found if result.text)
+    assert (found[0].score, found[0].hypotheses[0].positional_scores) == (None, [])
+    greedy = [result.text for result in load(folder).translate(TEXTS)]
+    assert [result.text for result in found] != greedy
+
+
 CANNOT: list[dict[str, Any]] = [
+    {"beam": 3, "limits": GenerationLimits(normalize_scores=False)},
+    {"beam": 3, "search_options": {"no_repeat_ngram_size": 2}},
     {"precision": "float64"},
     {"trace": True},
     {"limits": GenerationLimits(unkpen=1.0)},

@@ -8,7 +8,7 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.configs import GenerationConfig
 
-from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
@@ -20,7 +20,7 @@ NOTHING = {
     "iterative refinement": "iter_decode_eos_penalty iter_decode_max_iter "
     "iter_decode_force_max_iter iter_decode_with_beam iter_decode_with_external_reranker "
     "decoding_format",
-    "only with a flag that is refused": "lm_weight retain_dropout_modules diverse_beam_strength",
+    "only with a flag that is refused": "lm_weight retain_dropout_modules",
     "fairseq itself ignores it": "no_early_stop no_beamable_mm",
     "draws are by --seed": "no_seed_provided",
 }
@@ -37,7 +37,7 @@ def flags_of_fairseq() -> dict[str, Action]:
 def test_the_generator_knows_what_to_do_with_every_option() -> None:
     """Options of ``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
     honoured = {*option_fields(GenerationLimits), "unnormalized", "beam"}
-    honoured |= {"sampling", "sampling_topk", "sampling_topp"}
+    honoured |= {"sampling", "sampling_topk", "sampling_topp", *(name for name, *_ in OF_SEARCH)}
     options = {name for name in vars(GenerationConfig()) if name != "_name"}
     assert len(options) > 30
     assert options - honoured - NAMES_REFUSED == options & HARMLESS
@@ -61,6 +61,42 @@ def test_what_is_not_honoured_is_refused_by_name(strategy: str) -> None:
         args = TranslationParser(None, argv).parse(argv)
         with pytest.raises(ValueError, match=f"^{action.option_strings[0]}[ :]"):
             make_settings(args)
+
+
+def settings_of(*flags: str) -> Settings:
+    argv = ["data", "--AR-path", "verifier.pt", *flags]
+    return make_settings(TranslationParser(None, argv).parse(argv))
+
+
+def test_what_only_search_honours_is_searched() -> None:
+    """With a beam or without one; the values are fairseq's."""
+    assert not settings_of("--lenpen", "0.6").searched
+    assert settings_of("--beam", "4", "--nbest", "3", "--sampling").searched
+    flags = flags_of_fairseq()
+    for name, *_, nothing in OF_SEARCH:
+        settings = settings_of(*argument(flags[name]))
+        assert settings.search_options.keys() == {name}
+        assert settings.search_options[name] not in (None, nothing)
+        assert settings.searched
+        assert settings.kind is None
+        assert settings.policy == "beam"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--beam 5 --drafts copy", "--drafts copy --beam 5: a beam takes no drafts"),
+        ("--beam 5 --controller tree", "--controller tree: does not work with --beam 5"),
+        ("--beam 5 --beta 3", "--beta 3: does not work with --beam 5"),
+        ("--beam 5 --repetition-penalty 2", "--repetition-penalty 2.0: does not work with --beam"),
+        ("--beam 3 --nbest 4", "--nbest 4 --beam 3: does not work"),
+        ("--nbest 2", "--nbest 2 --beam 1: does not work"),
+        ("--strategy drafter --path d.pt --beam 2 --nbest 3", "--nbest 3 --beam 2: does not work"),
+    ],
+)
+def test_what_does_not_go_with_a_beam(flags: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        settings_of(*flags.split())
 
 
 def test_a_text_without_its_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_every_setting_and_file_is_reported(settings: Settings, tmp_path: Path) 
     write_json(tmp_path / "stats.json", written)
     report = json.loads((tmp_path / "stats.json").read_text("utf-8"))
     found = report["settings"]
-    assert (report["resumed_after_line"], found["seed"], found["beam"]) == (40, 5, None)
+    assert (report["resumed_after_line"], found["seed"], found["beam"]) == (40, 5, 1)
     for name in {field.name for field in fields(settings)} - UNUSED:
         value = getattr(settings, name)
         if name == "drafts":

@@ -152,3 +152,22 @@ def test_limits_of_a_generator_cannot_be_set(strategy: str, world: Path) -> None
     assert generator.limits == translator.settings.limits
     with pytest.raises(AttributeError):
         generator.limits = GenerationLimits(max_len_b=2)
+
+
+def test_a_bad_line_is_one_result(world: Path) -> None:
+    """Of a batch of programs; ``translate`` raises it when it comes to it."""
+    limits = GenerationLimits(max_len_a=1, max_len_b=0, min_len=5)
+    translator = load_translator(make_settings(world, limits=limits, batch=4))
+    bad = [len(line.split()) < 4 for line in SENTENCES]
+    results = translator.translate_batch(SENTENCES)
+    assert [isinstance(result, InferenceError) for result in results] == bad
+    assert any(bad)
+    number = bad.index(True) + 1
+    assert f"line {number}: --min-len 5" in str(results[number - 1])
+    good = [line for line, is_bad in zip(SENTENCES, bad) if not is_bad]
+    expected = [result.text for result in translator.translate(good)]
+    assert [result.text for result in results if not isinstance(result, InferenceError)] == expected
+    whole = translator.translate(SENTENCES)
+    assert [next(whole).text for _ in range(number - 1)] == expected[: number - 1]
+    with pytest.raises(InferenceError, match=f"line {number}"):
+        next(whole)

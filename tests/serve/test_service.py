@@ -77,7 +77,7 @@ def start(world: Path, folder: Path, *flags: str) -> Server:
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
     server = Server(f"http://127.0.0.1:{port}", process, log)
-    for _ in range(600):
+    for _ in range(1800):
         assert process.poll() is None, log.read_text()
         try:
             with urllib.request.urlopen(server.url + "/health", timeout=10):

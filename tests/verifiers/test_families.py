@@ -121,8 +121,8 @@ def decoded(made: Made, batch: int, **options: Any) -> list[list[int]]:
             "net_input": {"src_tokens": ids, "src_lengths": torch.tensor(list(map(len, rows)))},
         }
         forced = torch.tensor(tokens.forced).expand(len(rows), -1) if tokens.forced else None
-        for hypotheses in translator.generator.generate([], sample, prefix_tokens=forced):
-            outputs.append(hypotheses[0]["tokens"].tolist()[:LONGEST])
+        results = translator.generator.generate([], sample, prefix_tokens=forced)
+        outputs += [hypotheses[0]["tokens"].tolist()[:LONGEST] for hypotheses in results]
     return outputs
 
 

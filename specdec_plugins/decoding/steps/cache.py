@@ -119,11 +119,19 @@ class KVCache:
         taken = read[kernels.indices(len(rows), device)[:, None], sources[:, :width]]
         store[index[:, None], begin[:, None] + kernels.indices(width, device)] = taken
 
-    def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        keep_rows(self._store[..., :width, :], rows, 2)
-        if len(rows) < self.rows:
-            self._hand(len(rows), self._store)
+    def select(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows``, in this order; some may be left out, others repeated.
+
+        ``width``: positions that they have cached, at most.
+        """
+        store = self._store
+        if len(rows) > store.size(2):
+            self._hand(len(rows), self._make(len(rows), store.size(4), *self._kind))
+            self._past[..., :width, :] = store[:, :, rows, :, :width]
+            return
+        keep_rows(store[..., :width, :], rows, 2)
+        if len(rows) != self.rows:
+            self._hand(len(rows), store)
 
     def _hand(self, rows: int, store: Tensor) -> None:
         """Use the first ``rows`` of ``store`` from now on."""

@@ -155,8 +155,8 @@ class CachedDrafter(CachedModel):
         # Zeros, since int8 products are scaled by the largest number.
         return features.masked_fill(is_mask[..., None], 0) if self._whole else features
 
-    def keep(self, rows: list[int], width: int) -> None:
-        super().keep(rows, width if self.causal else 0)
+    def select(self, rows: list[int], width: int, sources: list[int] | None = None) -> None:
+        super().select(rows, width if self.causal else 0, sources)
         if self._copies is not None:
             self._copies = keep_rows(self._copies, rows)
 

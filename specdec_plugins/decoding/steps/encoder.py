@@ -213,12 +213,18 @@ class CachedModel:
         """Return ``(layers, 2, rows, heads, source, dim)`` keys and values of the sources."""
         return self._memory
 
-    def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self.cache.keep(rows, width)
-        self._memory = keep_rows(self._memory, rows, 2)
+    def select(self, rows: list[int], width: int, sources: list[int] | None = None) -> None:
+        """Go on with ``rows``, in this order; some may be left out, others repeated.
+
+        Args:
+            width: positions that they have cached, at most.
+            sources: rows that have read the same sources; None: these.
+        """
+        self.cache.select(rows, width)
+        sources = rows if sources is None else sources
+        self._memory = keep_rows(self._memory, sources, 2)
         if self._mask is not None:
-            self._mask = keep_rows(self._mask, rows)
+            self._mask = keep_rows(self._mask, sources)
 
 
 def example_of(

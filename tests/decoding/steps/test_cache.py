@@ -90,7 +90,7 @@ def test_steps_against_lists(
             survivors = unfinished((torch.rand(len(kept)) < 0.2).tolist())
             if survivors:
                 kept = [kept[row] for row in survivors]
-                cache.keep(survivors, max(map(len, kept)))
+                cache.select(survivors, max(map(len, kept)))
             assert cache.rows == len(kept)
 
 

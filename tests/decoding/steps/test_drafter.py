@@ -125,4 +125,4 @@ def test_cached_states_are_those_of_the_training_pass(
         survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())
         if survivors and len(survivors) < len(rows):
             rows = [rows[i] for i in survivors]
-            cached.keep(survivors, max(seen[row] for row in rows))
+            cached.select(survivors, max(seen[row] for row in rows))

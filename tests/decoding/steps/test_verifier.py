@@ -154,7 +154,7 @@ def test_ragged_scoring_is_the_full_forward(
         survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())
         if survivors and len(survivors) < len(rows):
             rows = [rows[i] for i in survivors]
-            cached.keep(survivors, max(len(committed[row]) for row in rows))
+            cached.select(survivors, max(len(committed[row]) for row in rows))
 
 
 NORMS = {"attn": "attn_ln", "fc": "ffn_layernorm", "heads": "c_attn", "resids": "w_resid"}

@@ -1,0 +1,173 @@
+"""fairseq's own search over our engines: a model that answers it in place of fairseq's."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from fairseq.sequence_generator import EnsembleModel
+from torch import Tensor
+
+from specdec_plugins.decoding.drafts import ChainDraft
+from specdec_plugins.decoding.kernels import to_device
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.step import Results
+from specdec_plugins.files.errors import EngineError
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
+
+if TYPE_CHECKING:
+    from fairseq.models.transformer import TransformerModelBase
+
+logger = logging.getLogger(__name__)
+
+
+class EngineModel(EnsembleModel):
+    """Verifiers whose steps an engine runs, as fairseq's ``SequenceGenerator`` asks them.
+
+    fairseq's search keeps a row for each hypothesis, and asks for all of them. The verifiers run
+    those that differ and can still win: a row for each sentence at first, and none of score minus
+    infinity, such as all but one while a prefix is forced.
+    """
+
+    def __init__(
+        self, models: Sequence[TransformerModelBase], padding: int, engine: Engine
+    ) -> None:
+        """Prepare the models' steps.
+
+        Raises:
+            EngineError: a model that cannot be run exactly.
+        """
+        super().__init__(models)
+        if engine.recorder is not None:
+            engine.recorder.fall_back("beams change the rows of a batch at every step")
+        self._engine = engine
+        self._verifiers = [CachedVerifier(model, padding, engine) for model in models]
+        #: The rows that verifiers have run, all in all.
+        self.rows_run = 0
+
+    def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
+        """Read a batch of sources."""
+        source, lengths = net_input["src_tokens"], net_input["src_lengths"]
+        outs = []
+        with self._engine.running():
+            for verifier in self._verifiers:
+                out = verifier.encode(source, lengths)
+                verifier.begin(out, int(self.max_decoder_positions()))
+                outs.append(out)
+        #: The sentence of each of the verifiers' rows.
+        self._sentences = list(range(len(source)))
+        #: The verifiers' row of each of fairseq's; -1: it is not run.
+        self._rows = self._sentences
+        #: ``(rows, vocab)`` the last answer, in which fairseq writes what it bans.
+        self._answer: Tensor | None = None
+        return outs
+
+    def reorder_encoder_out(self, encoder_outs: list[EncoderOut], new_order: Tensor) -> object:
+        """Note how often the search repeats each sentence; later, rows have their sources."""
+        if self._answer is None:
+            self._rows = new_order.tolist()
+        return encoder_outs
+
+    def reorder_incremental_state(self, incremental_states: object, new_order: Tensor) -> None:
+        """Note which row each of the next step continues."""
+        self._order = new_order
+
+    def forward_decoder(
+        self,
+        tokens: Tensor,
+        encoder_outs: object,
+        incremental_states: object,
+        temperature: float = 1.0,
+    ) -> tuple[Tensor, None]:
+        """Return log-probabilities ``(rows, vocab)`` of the next token after ``tokens`` ``(rows,
+        length)``, the first of which begins targets."""
+        length, last = tokens.size(1) - 1, tokens[:, -1]
+        if self._answer is not None:
+            self._follow(self._answer[self._order, last].ne(-math.inf), length)
+        count = len(self._sentences)
+        asked = [0] * count
+        for row, token in zip(self._rows, last.tolist()):
+            if row >= 0:
+                asked[row] = token
+        draft, lengths = ChainDraft.empty(count, tokens.device), [length] * count
+        self.rows_run += count
+        rows = to_device(self._rows, tokens.device)
+        with self._engine.running():
+            answers = [
+                _probabilities(model, verifier.score(asked, draft, lengths), rows, temperature)
+                for model, verifier in zip(self.models, self._verifiers)
+            ]
+        answer = answers[0]
+        if len(answers) > 1:
+            answer = torch.stack(answers).logsumexp(0) - math.log(len(answers))
+        if min(self._rows) < 0:
+            answer[rows < 0] = -math.inf
+        self._answer = answer
+        return answer, None
+
+    def _follow(self, alive: Tensor, length: int) -> None:
+        """Let the verifiers go on with the rows that fairseq has chosen and that are ``alive``."""
+        goes_on: list[bool] = alive.tolist()
+        if not any(goes_on):
+            goes_on[0] = True  # fairseq asks on, though nothing can win any more
+        pairs = zip(self._order.tolist(), goes_on)
+        parents = [max(self._rows[row], 0) for row, going in pairs if going]
+        places = list(range(len(parents)))
+        if len(parents) == len(self._sentences):
+            places = places_of(parents)
+        rows = [0] * len(parents)
+        for place, parent in zip(places, parents):
+            rows[place] = parent
+        sentences = [self._sentences[row] for row in rows]
+        known = self._sentences[: len(rows)]
+        known += [-1] * (len(rows) - len(known))
+        sources = [
+            place if before == sentence else row
+            for place, (before, sentence, row) in enumerate(zip(known, sentences, rows))
+        ]
+        for verifier in self._verifiers:
+            verifier.select(rows, length, sources)
+        self._sentences = sentences
+        remaining = iter(places)
+        self._rows = [next(remaining) if going else -1 for going in goes_on]
+
+
+def engine_model(
+    models: list[TransformerModelBase], engine: Engine
+) -> EngineModel | list[TransformerModelBase]:
+    """Return what fairseq's search asks: the models as an engine runs them, or, with a warning,
+    as they are where it cannot."""
+    try:
+        return EngineModel(models, models[0].decoder.dictionary.pad(), engine)
+    except EngineError as error:
+        logger.warning("%s; fairseq runs it", error)
+        return models
+
+
+def _probabilities(
+    model: TransformerModelBase, results: Results, rows: Tensor, temperature: float
+) -> Tensor:
+    """Return log-probabilities ``(n, vocab)`` of some ``rows`` ``(n,)`` of a verifier's results, as
+    fairseq computes them, in float32."""
+    logits, _, normalisers = results
+    rows = rows.clamp(min=0)
+    scores = logits[:, -1].index_select(0, rows)
+    if temperature == 1 and scores.dtype == torch.float32:
+        return scores.sub_(normalisers.index_select(0, rows))
+    return model.get_normalized_probs((scores.div_(temperature), None), log_probs=True)
+
+
+def places_of(parents: list[int]) -> list[int]:
+    """Return a place for each child of as many rows: its parent's for the first child of each.
+
+    For the parents 0, 0, 1, 3 of rows 0 to 3, the places are 0, 2, 1, 3: one row moves.
+    """
+    first = {parent: child for child, parent in reversed(list(enumerate(parents)))}
+    free = iter([place for place in range(len(parents)) if place not in first])
+    return [
+        parent if first[parent] == child else next(free) for child, parent in enumerate(parents)
+    ]

@@ -1,0 +1,126 @@
+"""Beams of lines of text: stock fairseq's hypotheses, by the engines that run everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inference_runs import SENTENCES, make_settings
+
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Translation, load_translator
+
+EXACT = {"precision": "float64", "engine": "eager"}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "beam": {},
+    "lenpen": {"limits": GenerationLimits(max_len_b=9, lenpen=0.6)},
+    "unnormalised": {"limits": GenerationLimits(max_len_b=9, normalize_scores=False)},
+    "no repeats": {"search_options": {"no_repeat_ngram_size": 2}},
+    "groups": {"search_options": {"diverse_beam_groups": 2, "diverse_beam_strength": 0.3}},
+    "siblings": {"search_options": {"diversity_rate": 0.5}},
+    "length": {"search_options": {"match_source_len": True}},
+    "prefix": {"target_prefix": "w3 w7"},
+}
+
+
+def check_equal(found: list[Translation], expected: list[Translation]) -> None:
+    for result, other in zip(found, expected, strict=True):
+        assert [x.tokens for x in result.hypotheses] == [x.tokens for x in other.hypotheses]
+        for x, y in zip(result.hypotheses, other.hypotheses, strict=True):
+            assert x.score == pytest.approx(y.score, abs=1e-4)
+            assert x.positional_scores == pytest.approx(y.positional_scores, abs=1e-4)
+
+
+@pytest.mark.usefixtures("exact_softmax")
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_hypotheses_are_stock_fairseqs(name: str, batch: int, world: Path) -> None:
+    """In float64; by an engine for CPUs, too, since random verifiers have no near-ties."""
+    plain = make_settings(world, beam=4, nbest=4, batch=batch)
+    plain = replace(plain, **SEARCHES[name])
+    settings = replace(plain, **EXACT)
+    translator = load_translator(settings)
+    lines = [*SENTENCES[:5], ""]
+    found = list(translator.translate(lines))
+    expected = list(load_translator(replace(settings, strategy="fairseq")).translate(lines))
+    check_equal(found, expected)
+    assert [len(result.hypotheses) for result in found] == [4] * 5 + [0]
+    assert [result.text for result in found[:-1]] == [x.hypotheses[0].text for x in found[:-1]]
+    assert found[0].line == "\t".join(x.text for x in found[0].hypotheses)
+    assert found[-1].line == ""
+    assert translator.engine == "eager"
+    default = load_translator(plain)
+    check_equal(list(default.translate(lines)), expected)
+    assert default.engine == "onnxruntime"
+
+
+def test_a_pair_lends_its_verifier(world: Path) -> None:
+    """A beam takes no drafts, and needs no drafter."""
+    pair = load_translator(make_settings(world, beam=3))
+    alone = load_translator(make_settings(world, beam=3, path=None, strategy="AR"))
+    check_equal(list(pair.translate(SENTENCES)), list(alone.translate(SENTENCES)))
+    assert pair.statistics.steps == pair.statistics.committed_tokens
+
+
+def test_lines_with_constraints(world: Path) -> None:
+    """Stand after tabs, as for fairseq-interactive; a word that the dictionary lacks is <unk>."""
+    options = {"constraints": "ordered"}
+    translator = load_translator(make_settings(world, beam=4, batch=3, search_options=options))
+    lines = ["w3 w4 w5\tw9\tw11 w2", "w7", "w1 w2\tnever"]
+    found = [result.tokens for result in translator.translate(lines)]
+    assert found[0].index("w9") < found[0].index("w11")
+    assert found[0][found[0].index("w11") + 1] == "w2"
+    assert "<unk>" in found[2]
+    plain = load_translator(make_settings(world, beam=4, batch=3))
+    assert [result.tokens for result in plain.translate(["w7"])] == found[1:2]
+
+
+def test_drawn_beams_are_drawn_anew_from_the_same_seed(world: Path) -> None:
+    settings = make_settings(world, beam=3, nbest=3, rule=SamplingRule(sampling_topk=4), **EXACT)
+    translator = load_translator(settings)
+    first, again, other = (
+        [result.line for result in translator.translate(SENTENCES, seed=seed)] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    both = replace(settings, rule=SamplingRule(sampling_topk=4, sampling_topp=0.5))
+    with pytest.raises(ValueError, match="fairseq takes one of them"):
+        load_translator(both)
+
+
+def test_scores_that_are_no_numbers(world: Path, tmp_path: Path) -> None:
+    import torch
+
+    state = torch.load(world / "verifier.pt", weights_only=False)
+    state["model"]["decoder.layers.0.fc1.weight"][::2] = 3e38
+    state["model"]["decoder.layers.0.fc1.weight"][1::2] = -3e38
+    torch.save(state, tmp_path / "verifier.pt")
+    settings = make_settings(world, ar_path=str(tmp_path / "verifier.pt"), engine="eager", beam=3)
+    with pytest.raises(InferenceError, match="scores are not numbers"):
+        list(load_translator(settings).translate(SENTENCES))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"search_options": {"diverse_beam_groups": 3}}, "divisible by the number of groups"),
+        (
+            {"search_options": {"diverse_beam_groups": 2, "diversity_rate": 0.5}},
+            "mutually exclusive",
+        ),
+    ],
+)
+def test_searches_that_fairseq_refuses(asked: dict[str, Any], message: str, world: Path) -> None:
+    translator_of = make_settings(world, beam=4, **asked)
+    with pytest.raises(ValueError, match=message):
+        list(load_translator(translator_of).translate(SENTENCES[:1]))
+
+
+def test_a_beam_wider_than_the_vocabulary(world: Path) -> None:
+    """fairseq narrows it."""
+    translator = load_translator(make_settings(world, beam=90, nbest=90))
+    (found,) = translator.translate(["w3 w4"])
+    assert len(found.hypotheses) == len(translator.codec.target) - 1

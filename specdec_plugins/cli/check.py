@@ -3,11 +3,12 @@
     specdec-check VERIFIER
     specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
-VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text, lines are
-made of the source dictionary's words. Each system, named as in specdec-evaluate, is compared with
-stock search of its beam in its precision (for int8, in float32). The gap of a line that differs
-tells by how many nats the verifier, in float64, prefers one of the two tokens. The exit status is 0
-if no line differed in float64, 1 if one did, 2 for every error.
+VERIFIER is the checkpoint of a Transformer, or a folder of transformers, which is compared with
+transformers itself, too, where that is installed. PAIR is the folder of a pair. Without a text,
+lines are made of the source dictionary's words. Each system, named as in specdec-evaluate, is
+compared with stock search of its beam in its precision (for int8, in float32). The gap of a line
+that differs tells by how many nats the verifier, in float64, prefers one of the two tokens. The
+exit status is 0 if no line differed in float64, 1 if one did, 2 for every error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -35,6 +37,8 @@ from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs import LOADING, progress
 from specdec_plugins.machine import processor_name
+from specdec_plugins.verifiers.folder import is_folder
+from specdec_plugins.verifiers.reference import greedy_output
 
 #: Random words may have outputs that end only here.
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
@@ -69,7 +73,13 @@ def main(argv: Sequence[str]) -> int:
         judge = load_translator(replace(base, precision="float64", engine="eager"))
     lines = lines or made_lines(judge, args)
     put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
-    if compare(base, judge, [line for line in lines if line.text.strip()], args):
+    lines = [line for line in lines if line.text.strip()]
+    differ = compare(base, judge, lines, args)
+    if is_folder(args.verifier) and find_spec("transformers") is not None:
+        unlike = unlike_transformers(args.verifier, judge, lines)
+        put(f"unlike transformers' greedy search, in float64: {unlike} of {len(lines)} lines\n")
+        differ += unlike
+    if differ:
         put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")
         return 1
     values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
@@ -122,6 +132,20 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     heads = ("system", "by", "lines unlike fairseq's", "largest gap, nats", "ms a line")
     put("".join(f"{line}\n" for line in markdown(heads, rows)))
     return inexact
+
+
+def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> int:
+    """Return the number of lines that transformers, in float64, translates otherwise."""
+    codec, limits = judge.codec, judge.settings.limits
+    sources = [ids for line in lines if (ids := codec.encode(line)) is not None]
+    begin, positions = codec.tokens.forced, judge.generator.positions
+    lengths = [limits.max_length(len(ids), positions) - len(begin) for ids in sources]
+    expected = greedy_output(folder, sources, lengths, begin, limits.min_len)
+    outputs = decode(judge, lines)
+    return sum(
+        [codec.target.index(token) for token in ours[:length]] != theirs
+        for ours, theirs, length in zip(outputs, expected, lengths, strict=True)
+    )
 
 
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from folders import LINES, make_m2m, make_marian
@@ -14,6 +15,7 @@ from specdec_plugins.inference.pair_folder import verifier_settings
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.verifiers.reference import greedy_output
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +53,25 @@ def test_translate(marian: Path, tmp_path: Path) -> None:
     assert output.read_text("utf-8").splitlines() == lines
 
 
-def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_m2m(tmp_path)
-    argv = [str(tmp_path), "-s", "am", "-t", "ar", "--lines", "3"]
-    assert check.main.__wrapped__([*argv, "--systems", "AR@float64,engine=eager"]) == 0
-    assert "am 66 and ar 66 entries" in capsys.readouterr().out
+@pytest.mark.parametrize("kind", ["marian", "m2m"])
+def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    {"marian": make_marian, "m2m": make_m2m}[kind](tmp_path)
+    languages = ["-s", "am", "-t", "ar"] if kind == "m2m" else []
+    argv = [str(tmp_path), *languages, "--lines", "8", "--systems", "AR@float64,engine=eager"]
+    assert check.main.__wrapped__(argv) == 0
+    assert "transformers' greedy search, in float64: 0 of 8 lines" in capsys.readouterr().out
+
+
+def test_check_finds_other_words(
+    marian: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(*arguments: Any) -> list[list[int]]:
+        return [[*output[:-1], 4] for output in greedy_output(*arguments)]
+
+    monkeypatch.setattr(check, "greedy_output", other)
+    argv = [str(marian), "--lines", "3", "--systems", "AR@float64,engine=eager"]
+    assert check.main.__wrapped__(argv) == 1
+    assert "in float64: 3 of 3 lines" in capsys.readouterr().out
 
 
 def test_another_file_is_another_model(marian: Path) -> None:

@@ -1,0 +1,74 @@
+"""The greedy output of transformers itself, to compare with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.files.output import Location
+from specdec_plugins.verifiers.families import family_of
+from specdec_plugins.verifiers.family import EOS
+
+
+def import_transformers() -> ModuleType:
+    """Return transformers. It needs no torchaudio, and fails where that is for another torch."""
+    absent = sys.modules.setdefault("torchaudio", None) is None  # type: ignore[arg-type]
+    try:
+        import transformers
+
+        transformers.AutoModelForSeq2SeqLM  # noqa: B018, imports what is needed
+        transformers.MarianMTModel  # noqa: B018
+        transformers.M2M100ForConditionalGeneration  # noqa: B018
+        return transformers
+    finally:
+        if absent:
+            del sys.modules["torchaudio"]
+
+
+@torch.no_grad()
+def greedy_output(
+    folder: Location,
+    sources: Iterable[Tensor],
+    lengths: Sequence[int],
+    begin: Sequence[int],
+    min_len: int,
+) -> list[list[int]]:
+    """Return what transformers writes between ``begin`` and EOS for each source, in float64.
+
+    Args:
+        sources: ``(n,)`` tokens each, EOS and the language included, in fairseq's numbers.
+        lengths: the numbers of tokens, at most.
+        begin: tokens with which each output begins.
+        min_len: tokens of an output before which there is no EOS.
+    """
+    model = import_transformers().AutoModelForSeq2SeqLM.from_pretrained(
+        folder, dtype=torch.float64, local_files_only=True
+    )
+    family = family_of(folder)
+    order = family.order("target")
+    numbers = {number: index for index, number in enumerate(order)}
+    read = torch.tensor(family.order("source"))
+    first = torch.tensor([[family.start, *(order[token] for token in begin)]])
+    pad = family.config.pad_token_id
+    outputs = []
+    for source, length in zip(sources, lengths, strict=True):
+        output = model.eval().generate(
+            input_ids=read[source][None],
+            decoder_input_ids=first,
+            num_beams=1,
+            do_sample=False,
+            no_repeat_ngram_size=0,
+            repetition_penalty=1.0,
+            bad_words_ids=[[pad], *(family.generation.bad_words_ids or [])],
+            min_new_tokens=max(min_len - len(begin), 0),
+            # One more, since EOS may be forced at the last.
+            max_new_tokens=length + 1,
+        )
+        tokens = [numbers[token] for token in output[0, first.size(1) :].tolist()]
+        end = tokens.index(EOS) if EOS in tokens else length
+        outputs.append(tokens[: min(end, length)])
+    return outputs

@@ -11,7 +11,7 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 
 GENERATION = "generation_config.json"
-#: Options that greedy decoding does not follow.
+#: Options of searches that are chosen by flags.
 NOT_FOLLOWED = (
     *("num_beams", "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("begin_suppress_tokens", "force_words_ids", "sequence_bias"),
@@ -67,7 +67,7 @@ def read_generation(folder: Path) -> Generation:
         ignored.append("bad_words_ids of several tokens")
     if ignored:
         warn_once(
-            f"{path}: greedy decoding does not follow {', '.join(ignored)}; --strategy fairseq "
-            "searches with --beam"
+            f"{path}: is not followed in {', '.join(ignored)}; flags such as --beam and "
+            "--no-repeat-ngram-size say how to search"
         )
     return generation

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import Location
 from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.family import EOS
 
+UNUSED = "torchaudio"
+#: Classes that are imported when they are asked for.
+CLASSES = ("AutoModelForSeq2SeqLM", "MarianMTModel", "M2M100ForConditionalGeneration")
 
-def import_transformers() -> ModuleType:
-    """Return transformers. It needs no torchaudio, and fails where that is for another torch."""
-    absent = sys.modules.setdefault("torchaudio", None) is None  # type: ignore[arg-type]
+
+def import_transformers() -> Any:
+    """Return transformers.
+
+    It imports torchaudio, which it does not need here, and which fails if it is for another torch.
+    """
+    stub = ModuleType(UNUSED)
+    stub.__spec__ = ModuleSpec(UNUSED, None)
+    absent = sys.modules.setdefault(UNUSED, stub) is stub
     try:
         import transformers
 
-        transformers.AutoModelForSeq2SeqLM  # noqa: B018, imports what is needed
-        transformers.MarianMTModel  # noqa: B018
-        transformers.M2M100ForConditionalGeneration  # noqa: B018
+        for name in CLASSES:
+            getattr(transformers, name)
         return transformers
+    except ImportError as error:
+        raise CheckpointError(f"transformers: cannot be imported ({one_line(error)})") from error
     finally:
         if absent:
-            del sys.modules["torchaudio"]
+            del sys.modules[UNUSED]
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ class ScriptedDrafter:
         """The scores of a draft's slots."""
         return ScriptedScores(tokens)
 
-    def keep(self, rows: list[int], width: int) -> None:
+    def select(self, rows: list[int], width: int) -> None:
         self.rows = self.rows[rows]
 
 

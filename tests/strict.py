@@ -70,7 +70,7 @@ class Stubborn(ScriptedDrafter):
         tokens = self.script[:, :k].expand(len(prefixes.lengths), -1)
         return tokens[..., None], self.scores(tokens)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def select(self, rows: Tensor, width: int) -> None:
         pass
 
 

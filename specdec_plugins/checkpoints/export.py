@@ -98,11 +98,13 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
     Args:
         path: segmented text, a sentence a line, ideally the verifier's output.
     """
-    seen, eos = Counter[int](), dictionary.eos()
+    seen = Counter[int]()
+    eos = dictionary.eos()
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             seen.update(map(dictionary.index, [*line.split(), dictionary.eos_word]))
-    total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
+    total = sum(seen.values())
+    unknown = seen.pop(dictionary.unk(), 0)
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
         fault = f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary"

@@ -146,7 +146,8 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     name = os.fspath(path)
     as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
     state = load_state(name, as_transformer)
-    cfg, weights = state["cfg"]["model"], state["model"]
+    cfg = state["cfg"]["model"]
+    weights = state["model"]
     if state["multilingual"] is not None:
         adopt(state["multilingual"], task, name)
     else:
@@ -285,8 +286,10 @@ def load_upgraded(path: Location, as_transformer: bool = False) -> State:
     of queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the
     model is built here, too, but without memory.
     """
-    name, state = os.fspath(path), load_state(path, as_transformer)
-    cfg, weights = state["cfg"]["model"], state["model"]
+    name = os.fspath(path)
+    state = load_state(path, as_transformer)
+    cfg = state["cfg"]["model"]
+    weights = state["model"]
     if not is_transformer(state):
         return state
     fold_bias(cfg, weights)

@@ -97,7 +97,8 @@ def main(argv: Sequence[str]) -> int:
 def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
     """Return lines of 3 to 25 random words, but none longer than the verifier takes."""
     random, source = Random(1), judge.codec.source
-    words, longest = source.symbols[source.nspecial :], judge.codec.longest - 1
+    words = source.symbols[source.nspecial :]
+    longest = judge.codec.longest - 1
     sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
     return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
 
@@ -108,7 +109,9 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     names = ["AR@float64,engine=eager", "AR"]
     if base.path is not None:
         names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
-    rows, references, inexact = [], {}, 0
+    rows = []
+    references = {}
+    inexact = 0
     for name, batch in product(args.systems or names, args.batch):
         settings = parse_system(name, base)
         outputs, *figures = decoded(replace(settings, batch=batch), lines)

@@ -41,7 +41,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    systems, shown = [STOCK, AR, "tree"], f"to compare ({STOCK} {AR} tree)"
+    systems = [STOCK, AR, "tree"]
+    shown = f"to compare ({STOCK} {AR} tree)"
     add("--systems", nargs="+", metavar="SYSTEM", default=systems, help=shown)
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")
@@ -83,14 +84,16 @@ def main(argv: Sequence[str]) -> None:
             bar.total = sum(len(turns) for _, turns in experiment.pending([]))
             bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
             runs = list(bar)
-    about = experiment, runs, baseline, shlex.join([program(), *argv])
-    write_whole(path := args.output_path / "table.md", [table(*about).encode()])
+    command_line = shlex.join([program(), *argv])
+    whole = table(experiment, runs, baseline, command_line)
+    write_whole(path := args.output_path / "table.md", [whole.encode()])
     groups = results(experiment, runs)
     write_records(groups, args.output_path)
     for name, figure in () if args.no_plots else draw(groups):
         save_figure(figure, args.output_path / name)
     if not args.quiet:
-        put(f"{table(*about, brief=True)}\n{path} has all columns, and says what they mean.\n")
+        brief = table(experiment, runs, baseline, command_line, brief=True)
+        put(f"{brief}\n{path} has all columns, and says what they mean.\n")
 
 
 def prepare(

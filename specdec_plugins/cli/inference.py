@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> None:
                     raise
                 fault = "standard output: its reader left, other outputs are cut off"
                 raise InferenceError(fault) from error
-            lines.check("; lines before are kept, go on with --resume" * output.resumable)
+            remedy = "; lines before are kept, go on with --resume"
+            lines.check(remedy if output.resumable else "")
             if next(iter(lines.drafts or ()), None) is not None:
                 raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,11 +60,14 @@ def main(argv: Sequence[str]) -> None:
     about = corpus.describe_job(files, settings, args.seed, args.shard_lines)
     with work_folder(args.output_path, args.output_path / corpus.FOLDER / corpus.JOB, about):
         missing = corpus.pending(shards, args.output_path)
-        total, left = sum(map(corpus.count_lines, shards.values())), corpus.count_lines(missing)
-        pool = args.seed, args.workers, args.threads
+        total = sum(map(corpus.count_lines, shards.values()))
+        left = corpus.count_lines(missing)
+        counts: Iterable[int] = ()
+        if missing:
+            counts = translate_shards(missing, settings, args.seed, args.workers, args.threads)
         hidden = args.no_progress_bar
         with progress(hidden, total=total, initial=total - left, unit="line") as bar:
-            for count in translate_shards(missing, settings, *pool) if missing else ():
+            for count in counts:
                 bar.update(count)
         after = corpus.describe_job(files, settings, args.seed, args.shard_lines)
         if other := differing(about, after):

@@ -99,7 +99,9 @@ def main(argv: Sequence[str]) -> None:
 def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:
     """Yield the lines of a table of all modes, with ratios within each round, and the fastest."""
     base = next(t for name in (STOCK, AR) for t in timed if t.mode == name)
-    rows, ratios, times = [], {}, f"times {NAMES[base.mode]}"
+    rows = []
+    ratios = {}
+    times = f"times {NAMES[base.mode]}"
     for item in timed:
         ratios[item.mode] = [a / b for a, b in zip(base.milliseconds, item.milliseconds)]
         figures = spread(item.milliseconds), spread(ratios[item.mode], 2)

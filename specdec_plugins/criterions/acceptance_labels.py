@@ -110,7 +110,8 @@ class AcceptanceLabeller:
 
     def _read(self, net_input: NetInput, target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
-        source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]
+        source = net_input["src_tokens"]
+        source_lengths = net_input["src_lengths"]
         encoder_out = self.verifier.encode(source, source_lengths)
         rows, length = target.shape
         capacity = 2 * length + self.block_size + 1
@@ -127,15 +128,19 @@ class AcceptanceLabeller:
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
         """Label the block after each row's cut; return fields of :class:`LabelledBlocks`."""
-        last, cuts = before.gather(1, cut[:, None])[:, 0].tolist(), cut.tolist()
+        last = before.gather(1, cut[:, None])[:, 0].tolist()
+        cuts = cut.tolist()
         new = [0] * len(cuts) if self.drafter.causal else cuts
         prefixes = Prefixes(target.tolist(), new, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
-        sizes, scoring = [self.block_size] * len(cuts), self.scoring if self.rule.draws else None
+        sizes = [self.block_size] * len(cuts)
+        scoring = self.scoring if self.rule.draws else None
         draft = chosen_draft(sizes, states, scores, scoring)
         logits, *_ = self.verifier.score(last, draft, cuts)
-        known = target[:, : max(cuts)], cut, draft.tokens, draft.links.ancestors
-        logits, normalisers = self.scoring.changed(logits, *known)
+        prefix = target[:, : max(cuts)]
+        logits, normalisers = self.scoring.changed(
+            logits, prefix, cut, draft.tokens, draft.links.ancestors
+        )
         self._bans.apply(logits, cut[:, None] + draft.links.depths, None)
         verification = Verification(logits, self.eos, normalisers)
         counts = self.rule.accept(draft, verification).accepted

@@ -53,11 +53,13 @@ class AcceptanceLoss(SlotCriterion):
         self, model: BaseFairseqModel, sample: Sample, reduce: bool = True
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
-        noise = sample["cuts"], sample["seeds"]
-        labelled = self.labeller(model)(sample["net_input"], sample["target"], *noise)
+        labelled = self.labeller(model)(
+            sample["net_input"], sample["target"], sample["cuts"], sample["seeds"]
+        )
         logits = model(labelled.states, labelled.confidences).float()
         reached = labelled.reached > 0
-        logits, chances = logits[reached], labelled.chances[reached].float()
+        logits = logits[reached]
+        chances = labelled.chances[reached].float()
         share = labelled.reached[reached].float()
         loss, weights = weighted_loss(logits, chances, share, self.cfg.mismatch_weight)
         sample_size = self.sample_size(weights, sample)
@@ -80,7 +82,8 @@ class AcceptanceLoss(SlotCriterion):
     def labeller(self, model: BaseFairseqModel) -> AcceptanceLabeller:
         """Return the labeller; the pair does not change while its head is trained."""
         if self._labeller is None:
-            head, scoring = unwrapped(model), Scoring.of(self.task.rule, self.task.limits)
+            head = unwrapped(model)
+            scoring = Scoring.of(self.task.rule, self.task.limits)
             size = head.head.settings.block_size
             self._labeller = AcceptanceLabeller(head.drafter, scoring, size)
         return self._labeller
@@ -111,7 +114,8 @@ def weighted_loss(
         The loss in nats, and the sum of the weights.
     """
     shifted = logits - math.log(mismatch_weight)
-    accepted, rejected = F.softplus(-shifted) * chances, F.softplus(shifted) * (1 - chances)
+    accepted = F.softplus(-shifted) * chances
+    rejected = F.softplus(shifted) * (1 - chances)
     loss = (shares * (accepted + mismatch_weight * rejected)).sum()
     weights = shares * (chances + mismatch_weight * (1 - chances))
     return loss, weights.sum()

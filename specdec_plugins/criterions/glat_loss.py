@@ -67,8 +67,11 @@ class GlatLoss(SlotCriterion):
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.cfg.slot_decay)
         correct, scored = output.glanced_correct, output.blocks.scored
-        (losses, nll), total, weights = output.values, weights.sum(), weights[scored]
-        loss, sample_size = (losses * weights).sum(), self.sample_size(total, sample)
+        (losses, nll) = output.values
+        total = weights.sum()
+        weights = weights[scored]
+        loss = (losses * weights).sum()
+        sample_size = self.sample_size(total, sample)
         log: LogOutput = {
             "loss": loss.detach(),
             "nll_loss": (nll * weights).sum().detach(),

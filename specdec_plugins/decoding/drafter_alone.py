@@ -49,16 +49,19 @@ class DrafterAlone:
         """Without ``verifier`` a drafter reads neither its encoder nor its states."""
         if verifier is not None:
             drafter.attach_verifier(verifier)
-        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        self.pad = tgt_dict.pad()
+        self.eos = tgt_dict.eos()
         self.drafter, self.block_size = drafter, drafter.slots(block_size)
         self._limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self._limits, self.pad, tgt_dict.unk(), self.eos)
         self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
-        self.statistics, self.observers = DecodingStatistics(), list[Observer]()
+        self.statistics = DecodingStatistics()
+        self.observers = list[Observer]()
         if drafter.reads_verifier:
-            models = drafter.verifier, self.pad, self.engines.verifier
-            self._verifier = CachedVerifier(*models, drafter.feature_layers)
+            self._verifier = CachedVerifier(
+                drafter.verifier, self.pad, self.engines.verifier, drafter.feature_layers
+            )
         self._drafter = CachedDrafter(drafter, self.engines.drafter)
 
     @property
@@ -115,7 +118,8 @@ class DrafterAlone:
         """Draft a block, and commit it up to EOS."""
         with clock.phase("draft"):
             tokens, scores = self._draft(batch)
-        rows, sources = tokens.tolist(), indices(self.block_size, batch.device).expand_as(tokens)
+        rows = tokens.tolist()
+        sources = indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
         accepted = Accepted(tokens, sources, counts, counts, [0] * len(rows))
         return self._commit(batch, accepted, scores)

@@ -51,7 +51,8 @@ class EngineModel(EnsembleModel):
 
     def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
         """Read a batch of sources."""
-        source, lengths = net_input["src_tokens"], net_input["src_lengths"]
+        source = net_input["src_tokens"]
+        lengths = net_input["src_lengths"]
         outs = []
         with self._engine.running():
             for verifier in self._verifiers:
@@ -85,7 +86,8 @@ class EngineModel(EnsembleModel):
     ) -> tuple[Tensor, None]:
         """Return log-probabilities ``(rows, vocab)`` of the next token after ``tokens`` ``(rows,
         length)``, the first of which begins targets."""
-        length, last = tokens.size(1) - 1, tokens[:, -1]
+        length = tokens.size(1) - 1
+        last = tokens[:, -1]
         if self._answer is not None:
             self._follow(self._answer[self._order, last].ne(-math.inf), length)
         count = len(self._sentences)
@@ -93,7 +95,8 @@ class EngineModel(EnsembleModel):
         for row, token in zip(self._rows, last.tolist()):
             if row >= 0:
                 asked[row] = token
-        draft, lengths = ChainDraft.empty(count, tokens.device), [length] * count
+        draft = ChainDraft.empty(count, tokens.device)
+        lengths = [length] * count
         self.rows_run += count
         rows = to_device(self._rows, tokens.device)
         with self._engine.running():

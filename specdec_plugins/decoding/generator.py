@@ -61,7 +61,8 @@ class SpeculativeGenerator:
             engine: runs the verifier's steps, by default PyTorch.
             reads_sources: False if :meth:`decode` is always given what another model has read.
         """
-        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        self.pad = tgt_dict.pad()
+        self.eos = tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
         self.search = Search(rule or StrictRule(), limits or GenerationLimits())
@@ -70,7 +71,8 @@ class SpeculativeGenerator:
         if self.rule.draws and not self.controller.real:
             fault = "looks at drafted tokens that are then not verified; use tree or constant"
             raise ValueError(f"--controller {self.controller.name}: {fault}")
-        self.statistics, self.observers = DecodingStatistics(), list[Observer]()
+        self.statistics = DecodingStatistics()
+        self.observers = list[Observer]()
         self.model, engine = verifier, engine or EagerEngine()
         self._source = drafter if isinstance(drafter, DraftSource) else None
         self._drafter = None if isinstance(drafter, DraftSource) else drafter

@@ -149,7 +149,8 @@ class TokenBans:
                 short &= positions >= free_from[:, None]
             scores[..., self.eos].masked_fill_(short, -math.inf)
         if max_lengths is not None:
-            full, ends = positions >= max_lengths[:, None], scores[..., self.eos].clone()
+            full = positions >= max_lengths[:, None]
+            ends = scores[..., self.eos].clone()
             scores.masked_fill_(full[..., None], -math.inf)
             scores[..., self.eos] = ends
 

@@ -51,7 +51,9 @@ def check_options(options: object, owner: type | None = None) -> None:
     """
     for name, declared in option_fields(owner or type(options)).items():
         value, bounds = getattr(options, name), declared.metadata
-        minimum, maximum, choices = bounds["minimum"], bounds["maximum"], bounds["choices"]
+        minimum = bounds["minimum"]
+        maximum = bounds["maximum"]
+        choices = bounds["choices"]
         allowed = None
         if choices and value is not None and value not in choices:
             allowed = f"one of {', '.join(choices)}"

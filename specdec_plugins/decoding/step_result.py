@@ -154,7 +154,8 @@ class TraceRecorder(Observer):
         draft, verified, rule = judgement.draft, judgement.verified, judgement.rule
         after = verified.links.after.expand_as(verified.tokens)
         judged, nodes = (judgement.verification, verified.tokens, after), result.nodes
-        tokens, chances = draft.tokens.tolist(), rule.probabilities_of(*judged).tolist()
+        tokens = draft.tokens.tolist()
+        chances = rule.probabilities_of(*judged).tolist()
         p_acc = None if judgement.p_acc is None else judgement.p_acc.tolist()
         rows = zip(tokens, chances, draft.chances(), result.drafted, result.verified)
         for i, (words, all_p, all_q, size, count) in enumerate(rows):

@@ -36,7 +36,8 @@ def read_prefix(
     """
     source = net_input["src_tokens"]
     tokens = net_input.get(FORCED, source.new_empty(len(source), 0))
-    lengths, limits = [], []
+    lengths = []
+    limits = []
     for row, longest in zip(tokens.tolist(), max_lengths):
         length = next((i for i, token in enumerate(row) if token in (pad, eos)), len(row))
         ends = length < len(row) and row[length] == eos

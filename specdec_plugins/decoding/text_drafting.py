@@ -60,7 +60,8 @@ class TextDrafting(Drafting):
 
     def draft(self, batch: Batch) -> Draft:
         self._find(batch, [i for i, row in enumerate(batch.rows) if row in self._lost])
-        tokens, probabilities = [], []
+        tokens = []
+        probabilities = []
         for row, length in zip(batch.rows, batch.draft_lengths):
             begin = self._next[row]
             part = slice(begin, begin + (0 if row in self._lost else length))
@@ -81,8 +82,10 @@ class TextDrafting(Drafting):
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Find where the drafts of lost rows go on: of several places, at the nearest."""
         for i in lost:
-            row, last = batch.rows[i], batch.tokens[i][-MATCHES[0] :]
-            text, near = self._texts[row], self._next[row]
+            row = batch.rows[i]
+            last = batch.tokens[i][-MATCHES[0] :]
+            text = self._texts[row]
+            near = self._next[row]
             for count in MATCHES:
                 ends = range(count, len(text))
                 matches = [end for end in ends if text[end - count : end] == last[-count:]]
@@ -200,7 +203,6 @@ class CopyDrafting(WrittenDrafting):
         net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(batch.device)
         net_input[FREE] = to_device([batch.free_from[i] for i in lost], batch.device)
         net_input[STOPS] = to_device([batch.lengths[i] + sizes[i] for i in lost], batch.device)
-        options = copy.controller, DecodingStatistics()
         encoder_out = copy.model.encoder.reorder_encoder_out(batch.encoder_out, some)
         dtype = next(copy.model.parameters()).dtype
         encoder_out["encoder_out"] = [x.to(dtype) for x in encoder_out["encoder_out"]]
@@ -209,7 +211,11 @@ class CopyDrafting(WrittenDrafting):
             # A tensor of its own, since the copy moves rows within it.
             memory = memory[:, :, torch.tensor(lost, device=batch.device)]
         written = copy.decode(
-            {"net_input": net_input}, *options, encoder_out=encoder_out, memory=memory.to(dtype)
+            {"net_input": net_input},
+            copy.controller,
+            DecodingStatistics(),
+            encoder_out=encoder_out,
+            memory=memory.to(dtype),
         )
         for row, (hypothesis,) in zip(rows, written):
             self._texts[row] = hypothesis["tokens"].tolist()

@@ -63,7 +63,8 @@ class WriterDrafting(WrittenDrafting):
 
     def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
         for i in lost:
-            row, committed = batch.rows[i], batch.tokens[i]
+            row = batch.rows[i]
+            committed = batch.tokens[i]
             sentence = self._sentences[row]
             unread = sentence.unread(committed)
             text, probabilities = sentence.write(committed, sizes[i], self._min_len)

@@ -24,7 +24,8 @@ class ExportedStep:
         self._step = step
         self._by_layer = (0, 3 + step.memory_at) if isinstance(step, CachedStep) else ()
         # Distinct sizes, so that each shape tells which sizes it has.
-        self._first, self._second = step.example(2, 5, 11), step.example(3, 7, 14)
+        self._first = step.example(2, 5, 11)
+        self._second = step.example(3, 7, 14)
         numbers = count()
         #: The names of the model's inputs for each input of the step that is not None.
         self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]

@@ -67,7 +67,8 @@ class _Int8Product(torch.autograd.Function):
     @staticmethod
     def symbolic(graph: Any, x: Any, weight: Any, *others: object) -> object:
         result = graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, *others)
-        sizes, outputs = x.type().sizes(), weight.type().sizes()[1:]
+        sizes = x.type().sizes()
+        outputs = weight.type().sizes()[1:]
         return result.setType(
             x.type().with_sizes([*[None] * (len(sizes) - 1), *outputs]) if sizes else x.type()
         )

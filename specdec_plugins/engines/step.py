@@ -61,7 +61,9 @@ class CachedStep(Step):
         raise NotImplementedError
 
     def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
-        layer, count, width = self.layers[0], len(self.layers), others + 2
+        layer = self.layers[0]
+        count = len(self.layers)
+        width = others + 2
         past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
         indices = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
         indices = indices[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
@@ -97,7 +99,8 @@ def _attention(
         keys, values = past
         if indices is not None:
             new = torch.split(key_value, int(key_value.size(-1)) // 2, -1)
-            keys, values = stored(keys, indices, new[0]), stored(values, indices, new[1])
+            keys = stored(keys, indices, new[0])
+            values = stored(values, indices, new[1])
             if isinstance(past, list):
                 past[:] = keys, values
         elif isinstance(past, Tensor):

@@ -82,7 +82,8 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     # Unpenalised; the usual tolerance, 1e-4, is too much for logits that are all small.
     model = LogisticRegression(C=math.inf, tol=1e-8, max_iter=1000)
     model.fit(logits[:, None].numpy(), happened.numpy())
-    slope, bias = float(model.coef_[0, 0]), float(model.intercept_[0])
+    slope = float(model.coef_[0, 0])
+    bias = float(model.intercept_[0])
     if slope < 1 / HOTTEST:
         # Slots with higher logits were accepted less, which a temperature cannot turn round.
         return HOTTEST, float(happened.double().mean().logit())
@@ -128,8 +129,9 @@ class TrainedHead:
         if fingerprint(drafter) != settings.drafter:
             fault = f"{drafter_path}: not the drafter that {path} was trained for"
             raise CheckpointError(f"{fault}; name that one with --drafter")
-        scales = settings.rule_temperature, settings.repetition_penalty
-        scoring = Scoring(choose_rule(settings.rule), *scales)
+        scoring = Scoring(
+            choose_rule(settings.rule), settings.rule_temperature, settings.repetition_penalty
+        )
         self.labeller = AcceptanceLabeller(drafter, scoring, settings.block_size)
 
     @torch.no_grad()

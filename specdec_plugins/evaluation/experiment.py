@@ -66,7 +66,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.memory is not None:
             figures["memory"] = self.memory
         if self.counts:
-            counts, seconds = DecodingStatistics(), max(self.seconds, 1e-9)
+            counts = DecodingStatistics()
+            seconds = max(self.seconds, 1e-9)
             vars(counts).update(self.counts)
             figures["tokens_per_second"] = counts.committed_tokens / seconds
             figures["verification_rate"] = counts.verification_rate
@@ -131,7 +132,8 @@ class Experiment:
 
     def job(self, system: str, where: Conditions) -> TranslatorJob | CTranslate2Job:
         """Return the job of a system under these conditions."""
-        settings, batches = self.systems[system], where.text.batches(where.batch)
+        settings = self.systems[system]
+        batches = where.text.batches(where.batch)
         if settings.by_ctranslate2:
             return CTranslate2Job(
                 str(self.model),

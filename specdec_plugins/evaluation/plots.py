@@ -46,7 +46,8 @@ def _speed(axes: Axes, group: Sequence[Result]) -> None:
     """Draw milliseconds a sentence, median and range."""
     colors = _colors(group)
     for index, result in enumerate(group):
-        times, middle = result.values("milliseconds"), result.middle("milliseconds") or 0.0
+        times = result.values("milliseconds")
+        middle = result.middle("milliseconds") or 0.0
         error = [[middle - min(times)], [max(times) - middle]]
         axes.barh(index, middle, xerr=error, color=colors[result.settings.policy], capsize=2)
         axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)

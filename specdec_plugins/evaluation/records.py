@@ -29,7 +29,8 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
     A figure is None where the system does not speculate, or the other one was not measured.
     """
     for result in group:
-        target, draft = counterpart(result, group, AR), counterpart(result, group, DRAFTER)
+        target = counterpart(result, group, AR)
+        draft = counterpart(result, group, DRAFTER)
         for index, figures in enumerate(result.runs[0].sentences):
             speculates = figures.calls is not None
             yield {

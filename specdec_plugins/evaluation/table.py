@@ -84,6 +84,11 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     return [group for group in groups if group]
 
 
+def _named(result: Result) -> str:
+    name = titled(result.system)
+    return f"{name} (not real)" if result.settings.policy in UNREAL else name
+
+
 def titled(system: str) -> str:
     """Return a system with its name in words: ``AR@int8 (greedy, no drafts)``."""
     name = NAMES.get(system) or NAMES.get(system.partition("@")[0])
@@ -118,7 +123,7 @@ def _rows(group: Sequence[Result], baseline: str, brief: bool) -> Iterator[str]:
     ratio = f"times {NAMES.get(baseline, baseline)}"
     base = next((result for result in group if result.system == baseline), None)
     columns: dict[str, Callable[[Result], str]] = {
-        "system": lambda r: titled(r.system) + " (not real)" * (r.settings.policy in UNREAL),
+        "system": _named,
         "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
         "ms": lambda r: spread(r.values("milliseconds")),
         ratio: lambda r: "" if base is None else spread(r.speed_over(base), 2),

@@ -89,7 +89,8 @@ def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> l
 def decode(translator: Translator, lines: Sequence[Line], quiet: bool = False) -> list[Tokens]:
     """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
     counts: JsonObject = {"total": len(lines), "unit": "line", "leave": False}
-    name, results = f"decoding ({translator.settings.policy})", translator.translate(lines)
+    name = f"decoding ({translator.settings.policy})"
+    results = translator.translate(lines)
     with progress(quiet, name, iterable=results, **counts) as bar:
         return [translation.text.split() for translation in bar]
 

@@ -63,12 +63,14 @@ class InputLines:
         return None if self.path is None else count_lines(self.path)
 
     def __iter__(self) -> Iterator[Line]:
-        drafts, name = iter(self.drafts or ()), self.path or "standard input"
+        drafts = iter(self.drafts or ())
+        name = self.path or "standard input"
         try:
             while line := self._stream.readline():
                 self.number += 1
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-                text, draft = text.removesuffix("\n").removesuffix("\r"), next(drafts, None)
+                text = text.removesuffix("\n").removesuffix("\r")
+                draft = next(drafts, None)
                 if self.drafts and not draft:
                     self._fault = self.drafts._fault or f"{self.drafts.path}: no line {self.number}"
                     return
@@ -87,7 +89,8 @@ class InputLines:
 def check_drafts(path: str, source: str) -> None:
     """Refuse a file of drafts that has not a line for each line of a file; of a stream that can
     be read only once, it shows while it is read."""
-    drafts, lines = count_lines(path), count_lines(source)
+    drafts = count_lines(path)
+    lines = count_lines(source)
     if None not in (drafts, lines) and drafts != lines:
         raise InferenceError(f"--drafts {path}: has {drafts} lines, and {source} has {lines}")
 

@@ -35,7 +35,8 @@ def importing_fairseq() -> Iterator[None]:
     A library that is loaded already stays as it is; whoever imports one later has the real one.
     """
     # Python leaves a root logger alone that has a handler.
-    root, handler = logging.getLogger(), logging.NullHandler()
+    root = logging.getLogger()
+    handler = logging.NullHandler()
     root.addHandler(handler)
     missing = [name for name in LIBRARIES if name not in sys.modules]
     modules = {name: _Deferred(name) for name in missing}

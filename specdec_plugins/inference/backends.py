@@ -223,7 +223,8 @@ class CTranslate2Generator(BatchGenerator):
             several: list[Hypothesis] = []
             for symbols_ in result.hypotheses:
                 ids = [self._target.index(symbol) for symbol in symbols_[:limit]]
-                tokens, count = torch.tensor([*ids, self._target.eos()]), len(ids) + 1
+                tokens = torch.tensor([*ids, self._target.eos()])
+                count = len(ids) + 1
                 several.append({"tokens": tokens, "steps": count, "accepted": [0] * count})
             hypotheses.append(several)
         return hypotheses

@@ -52,7 +52,8 @@ def segmentation_beside(folder: Path) -> JsonObject:
 
     SentencePiece splits at spaces itself; codes are of words that Moses tokenises.
     """
-    file, files = folder / SEGMENTATION, files_in_folder(str(folder))
+    file = folder / SEGMENTATION
+    files = files_in_folder(str(folder))
     if file.is_file():
         return _read(file)
     if "bpe_codes" in files:

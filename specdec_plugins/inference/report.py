@@ -137,7 +137,8 @@ def describe_verifier(translator: Translator) -> Iterator[str]:
     """Yield a line each for encoder, decoder and dictionaries."""
     model, codec, settings = translator.verifier, translator.codec, translator.settings
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
-        width, hidden = part.layers[0].fc1.in_features, part.layers[0].fc1.out_features
+        width = part.layers[0].fc1.in_features
+        hidden = part.layers[0].fc1.out_features
         layers = counted(len(part.layers), "layer")
         yield f"{name}: {layers} of widths {width} and {hidden}, {part.max_positions()} positions"
     languages = {settings.source_lang: codec.source, settings.target_lang: codec.target}

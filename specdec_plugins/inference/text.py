@@ -161,7 +161,8 @@ def build_segmenters(settings: Settings) -> Segmenters:
             built.append(build(options))
         # Each fails differently: missing files, packages, options. The BPE reader exits.
         except (Exception, SystemExit) as error:
-            reason, name = one_line(error), getattr(options, flag)
+            reason = one_line(error)
+            name = getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
     cut = [segmenter for segmenter in built if segmenter is not None]
     if settings.keep_bpe:

@@ -95,7 +95,8 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
 
 
 def _is_sound(step: StepTrace) -> bool:
-    size, parents = len(step.drafted), enumerate(step.parents or ())
+    size = len(step.drafted)
+    parents = enumerate(step.parents or ())
     figures = (step.parents, step.p, step.q, step.p_acc)
     whole = all(values is None or len(values) == size for values in figures)
     whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
@@ -171,7 +172,8 @@ def build_page(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str
 
     All text is escaped, and the page itself forbids scripts and outer files.
     """
-    totals, shown = TraceTotals(), list[SentenceTrace]()
+    totals = TraceTotals()
+    shown = list[SentenceTrace]()
     for sentence in sentences:
         totals.add(sentence)
         if len(shown) < limit:

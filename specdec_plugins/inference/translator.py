@@ -181,11 +181,13 @@ class Translator:
     ) -> Iterator[Translation]:
         warned = False
         while lines := list(islice(source, window)):
-            items = [self._encode(line) for line in lines]
-            for item in items:
+            items: list[_Item] = []
+            for line in lines:
+                item = self._encode(line)
+                items.append(item)
                 if not warned and self._reads_unknown(item):
                     warned = True
-                    logger.warning("%s", self.codec.unknown_word(item.line))
+                    logger.warning("%s", self.codec.unknown_word(line))
             for result in self._translate_window(items, seed):
                 if isinstance(result, InferenceError):
                     raise result
@@ -232,7 +234,8 @@ class Translator:
         self, items: list[_Item], seed: int | None
     ) -> Iterator[Translation | InferenceError]:
         """Yield the results of encoded lines, in order."""
-        waiting, order = deque(items), [item for item in items if item.translation is None]
+        waiting = deque(items)
+        order = [item for item in items if item.translation is None]
         # The longest first: a batch that is too large for the memory fails at once.
         order.sort(key=lambda item: -len(item.source))
         batch, generator = self.settings.batch, self.generator
@@ -289,7 +292,8 @@ class Translator:
 
     def _translation(self, item: _Item, hypotheses: list[step_result.Hypothesis]) -> Translation:
         several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]
-        best, output = several[0], hypotheses[0]
+        best = several[0]
+        output = hypotheses[0]
         forced, trace = output.get("forced", 0), None
         if "trace" in output:
             steps, sampled = output["trace"], self.settings.rule.draws

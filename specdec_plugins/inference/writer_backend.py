@@ -58,7 +58,9 @@ class WriterGenerator(BatchGenerator):
     ) -> None:
         super().__init__(int(verifier.max_decoder_positions()), Backend("writer", "int8"))
         self._writer, self._limits, self._with_scores = writer, settings.limits, settings.scores
-        self._pad, self._eos, self._unk = target.pad(), target.eos(), target.unk()
+        self._pad = target.pad()
+        self._eos = target.eos()
+        self._unk = target.unk()
         self._engine = choose_engine("auto", ENCODER, settings.device)
         self._reader = SourceReader(verifier, self._engine)
         if self._engine.stores_weights:

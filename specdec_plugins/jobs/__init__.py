@@ -19,7 +19,8 @@ LOADING = "loading and compiling the models, about 10 s, more for large ones"
 def progress(hidden: bool, text: str = "", **options: Any) -> Iterator[tqdm[Any]]:
     """Show a bar, or without a ``unit`` a clock, every second; without a terminal, a line every
     30 s."""
-    done, on_terminal = Event(), sys.stderr.isatty()
+    done = Event()
+    on_terminal = sys.stderr.isatty()
     if "unit" not in options:
         options |= {"bar_format": CLOCK, "leave": False}
     if not on_terminal:  # only redraw() prints

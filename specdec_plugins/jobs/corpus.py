@@ -68,11 +68,13 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
     if path.is_file():
         return {path.name: path}, []
     files: dict[str, Path] = {}
-    rest, folders = list[str](), [path]
+    rest = list[str]()
+    folders = [path]
     while folders:
         folder = folders.pop()
         for item in sorted(folder.iterdir()):
-            name, hidden = item.relative_to(path).as_posix(), item.name.startswith(".")
+            name = item.relative_to(path).as_posix()
+            hidden = item.name.startswith(".")
             if item.is_file() and not hidden:
                 files[name] = item
             elif item.is_dir() and not item.is_symlink() and not hidden:
@@ -110,9 +112,14 @@ def read_corpus(
                     raise InferenceError(fault) from error
                 made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
                 digest = hashlib.sha256(data).hexdigest()
-                about = (number, start, first_line, len(lines), digest, drafted)
-                shards.append(Shard(str(path), str(made), *about))
-                number, start, first_line = number + 1, start + len(data), first_line + len(lines)
+                shards.append(
+                    Shard(
+                        str(path), str(made), number, start, first_line, len(lines), digest, drafted
+                    )
+                )
+                number = number + 1
+                start = start + len(data)
+                first_line = first_line + len(lines)
     return corpus
 
 

@@ -42,7 +42,8 @@ def split_heads(key_value: Tensor, heads: int) -> Tensor:
 
 def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
     """Return self-attention among the slots of a pass, with an additive ``mask``."""
-    probability, heads = dropout(attention), int(attention.num_heads)
+    probability = dropout(attention)
+    heads = int(attention.num_heads)
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         if torch.onnx.is_in_onnx_export():
@@ -73,8 +74,16 @@ class _Exported(torch.autograd.Function):
             graph
         )
         query, keys, values, mask = inputs
-        inputs = query, keys, values, none, none, none if mask is None else mask
-        y = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=heads)
+        y = graph.op(
+            "com.microsoft::MultiHeadAttention",
+            query,
+            keys,
+            values,
+            none,
+            none,
+            none if mask is None else mask,
+            num_heads_i=heads,
+        )
         return y.setType(query.type())
 
 

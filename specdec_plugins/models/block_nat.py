@@ -65,7 +65,8 @@ class BlockDecoder(DrafterDecoder):
     def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
         if self.copy_attn is None:
             return None
-        words, inputs = encoder_out["encoder_embedding"][0], encoder_out["encoder_inputs"][0]
+        words = encoder_out["encoder_embedding"][0]
+        inputs = encoder_out["encoder_inputs"][0]
         scores = self.copy_attn(table) @ inputs.transpose(1, 2)
         if mask is not None:
             scores = scores + mask[:, 0]

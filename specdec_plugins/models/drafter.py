@@ -206,18 +206,23 @@ class Drafter(BaseFairseqModel):
             read: reads logits; it draws nothing, and changes nothing.
             with_verifier: ``read`` is also given the verifier's states, for labels.
         """
-        target, net_input, seeds = sample["target"], sample["net_input"], sample["seeds"]
+        target = sample["target"]
+        net_input = sample["net_input"]
+        seeds = sample["seeds"]
         blocks = Blocks.cut(target, sample["cuts"], self.block_size, self.decoder.padding)
-        source = net_input["src_tokens"], net_input["src_lengths"]
-        encoder_out = self.encode(*source)
+        tokens = net_input["src_tokens"]
+        lengths = net_input["src_lengths"]
+        encoder_out = self.encode(tokens, lengths)
         states = features = None
         if with_verifier or self.uses_verifier_features:
-            states, inner = self.verifier_states(*source, target, encoder_out)
+            states, inner = self.verifier_states(tokens, lengths, target, encoder_out)
             if self.uses_verifier_features:
                 features = self.decoder.feature_reader()(inner)
-        hiding, labels = seeds if self.training else None, states if with_verifier else None
-        inputs = target, blocks, encoder_out, features, self.begin, hiding, labels
-        training_pass = TrainingPass(self.decoder, *inputs)
+        hiding = seeds if self.training else None
+        labels = states if with_verifier else None
+        training_pass = TrainingPass(
+            self.decoder, target, blocks, encoder_out, features, self.begin, hiding, labels
+        )
         predicted, revealed = None, torch.zeros_like(blocks.scored)
         if (ratio := sample["glancing_ratio"]) > 0:
             predicted, revealed = self._glance(training_pass, blocks, ratio, seeds)

@@ -171,7 +171,8 @@ class TokenChain:
                 the lowest.
             vocabulary: ``(n,)`` the draft vocabulary; None: all tokens.
         """
-        self._state, self._correct = projection(head.state), projection(head.out)
+        self._state = projection(head.state)
+        self._correct = projection(head.out)
         self.projections: Sequence[Projection] = [self._state, self._correct, logits]
         # The head's terms for each token of the vocabulary, and for an unknown one.
         after = head.token(embedded)

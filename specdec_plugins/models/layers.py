@@ -94,7 +94,8 @@ class LayerRunner:
         self, layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase, frozen: bool = False
     ) -> None:
         attention, self.layer, self.frozen = layer.self_attn, layer, frozen
-        self.heads, self.head_dim = int(attention.num_heads), int(attention.head_dim)
+        self.heads = int(attention.num_heads)
+        self.head_dim = int(attention.head_dim)
         self.self_input = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
         self.self_output = projection(attention.out_proj)
         # The product and the ReLU in one call.
@@ -146,7 +147,8 @@ class DecoderLayerRunner(LayerRunner):
         super().__init__(layer, frozen)
         cross = layer.encoder_attn
         self.memory_input = _joined(cross.k_proj, cross.v_proj)
-        self.query, self.cross_output = projection(cross.q_proj), projection(cross.out_proj)
+        self.query = projection(cross.q_proj)
+        self.cross_output = projection(cross.out_proj)
         self.cross_norm = normalization(layer.encoder_attn_layer_norm)
 
     @property

@@ -68,7 +68,8 @@ class TrainingPass:
         copies = decoder.copies(self.encoder_out, mask, self._table)
         self._source = source_memory(self._runners, states), mask, copies
         scored = blocks.scored
-        self._gold, self._at = blocks.gold[scored], blocks.positions[scored]
+        self._gold = blocks.gold[scored]
+        self._at = blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]
         before = torch.cat([torch.full_like(target[:, :1], self.begin), target], dim=1)
         self._previous = before[self._row, self._at]
@@ -89,8 +90,15 @@ class TrainingPass:
         parts = [self._read(states[:size], slice(size), read)]
         for start in range(size, len(states), size):
             slots = slice(start, start + size)
-            part = self._read, states[slots], slots, read
-            parts.append(checkpoint(*part, use_reentrant=False, preserve_rng_state=False))
+            part = checkpoint(
+                self._read,
+                states[slots],
+                slots,
+                read,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            parts.append(part)
         return [torch.cat(values) for values in zip(*parts)]
 
     def _states(self, revealed: Tensor) -> Tensor:

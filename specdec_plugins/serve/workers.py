@@ -72,7 +72,8 @@ def _translate(direction: Direction, text: str) -> Sentence:
     (result,) = TRANSLATORS[direction].translate_batch([text])
     if isinstance(result, Exception):
         return Sentence("", fault=str(result))
-    steps, tokens = len(result.accepted), len(result.tokens) - result.forced
+    steps = len(result.accepted)
+    tokens = len(result.tokens) - result.forced
     return Sentence(result.text, result.limited, result.unknown, steps=steps, tokens=tokens)
 
 

@@ -83,7 +83,8 @@ def speculative_generator(
         options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
     """
-    rule, limits = choose_rule(options), GenerationLimits.from_config(options)
+    rule = choose_rule(options)
+    limits = GenerationLimits.from_config(options)
     controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):
         # Drafters are compared by the accepted tokens of whole blocks.
@@ -126,10 +127,12 @@ def _engines(
     if trains:
         # To compile models in training would not pay.
         return Engines.both(EagerEngine(dtype))
-    name, precision = str(options.engine), str(options.precision or dtype)
+    name = str(options.engine)
+    precision = str(options.precision or dtype)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    device, drafts_in = str(parameter.device), options.drafter_precision if drafts else None
+    device = str(parameter.device)
+    drafts_in = options.drafter_precision if drafts else None
     if drafts and strict and drafts_in is None:
         drafts_in = precision_of_drafts(name, precision, device)
     engines = choose_engines(name, precision, drafts_in, device)

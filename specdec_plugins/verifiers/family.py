@@ -126,7 +126,8 @@ class Family(ABC):
 
     def dictionary(self, side: str) -> Dictionary:
         """Return a side's dictionary; tokens without a name have a made-up one."""
-        order, names = self.order(side), {i: token for token, i in self.tokens(side).items()}
+        order = self.order(side)
+        names = {i: token for token, i in self.tokens(side).items()}
         dictionary = Dictionary()
         for index in order[UNK + 1 :]:
             symbol = symbol_of(names.get(index, "<unk>"))

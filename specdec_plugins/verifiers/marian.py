@@ -57,7 +57,8 @@ class Marian(Family):
 
     def pieces(self) -> Pieces:
         # As transformers does: it joins by the source's model where vocabularies are shared.
-        source, other = self.folder / self.spm, self.folder / "target.spm"
+        source = self.folder / self.spm
+        other = self.folder / "target.spm"
         target = other if self.tokenizer.separate_vocabs else source
         return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)
 

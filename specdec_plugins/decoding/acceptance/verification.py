@@ -78,7 +78,9 @@ class Verification:
             better = self.scores.gather(1, after) > scores[..., None]
             return asked & (better.sum(-1) < count)
         # Few are asked for, and numpy counts several times as fast as torch.
-        slots, bounds, among = sources.numpy(), scores.numpy(), np.zeros(asked.shape, dtype=bool)
+        slots = sources.numpy()
+        bounds = scores.numpy()
+        among = np.zeros(asked.shape, dtype=bool)
         for i in zip(*asked.numpy().nonzero()):
             among[i] = np.count_nonzero(self._table[i[0], slots[i]] > bounds[i]) < count
         return torch.from_numpy(among)
@@ -119,8 +121,10 @@ def walk(
         verifier_tokens: ``(rows, nodes + 1)`` after each node.
         lengths: the number of nodes of each row.
     """
-    judged = on_host(good), on_host(verifier_tokens)
-    nodes, chosen, counts = _walk(*tree, *judged, eos, np.array(lengths))
+    after, drafted = tree
+    nodes, chosen, counts = _walk(
+        after, drafted, on_host(good), on_host(verifier_tokens), eos, np.array(lengths)
+    )
     tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
     committed, accepted = counts.tolist()
     return Accepted(tokens, sources, committed, accepted, lengths)
@@ -141,7 +145,8 @@ def _walk(
         for node in range(lengths[row], 0, -1):
             if good[row, node - 1]:
                 parent = above[node - 1]
-                token, child = best[row, parent], children[parent]
+                token = best[row, parent]
+                child = children[parent]
                 if (
                     child == 0
                     or tokens[row, node - 1] == token
@@ -261,7 +266,8 @@ def _reached(links: Links, good: Tensor) -> Tensor:
 
 def _preferred(links: Links, drafted: Tensor, reached: Tensor, best: Tensor) -> Tensor:
     """Return ``(rows, nodes)`` True for the preferred one of reached siblings."""
-    depths, nodes = links.depths[:, 1:], drafted.size(1)
+    depths = links.depths[:, 1:]
+    nodes = drafted.size(1)
     below = links.ancestors[:, 1:, 1:].transpose(1, 2) & reached[:, None]
     furthest = (below * depths[:, None]).amax(-1)
     is_best = drafted == best.gather(1, links.after)

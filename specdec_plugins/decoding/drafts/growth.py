@@ -58,7 +58,8 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
     count, expected = len(depths), 0.0
     # Each node's candidate, the log-probabilities of the paths to its children, and the best.
     cells, offered = np.zeros((2, count), np.int64)
-    chances, offers = np.full((count, candidates.shape[1]), -np.inf), np.full(count, -np.inf)
+    chances = np.full((count, candidates.shape[1]), -np.inf)
+    offers = np.full(count, -np.inf)
     cells[0] = cell
     for node in range(count):
         ancestors[node, node] = True
@@ -68,7 +69,8 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
                 # Nothing is left: what fills up follows the root, and is not accepted.
                 depths[node], gain[node], ancestors[node, 0] = 1, -np.inf, True
                 continue
-            cells[node], gain[node] = offered[parent], offers[parent]
+            cells[node] = offered[parent]
+            gain[node] = offers[parent]
             depths[node], parents[node - 1] = depths[parent] + 1, parent
             ancestors[node] |= ancestors[parent]
             tokens[node - 1] = candidates[begin + depths[parent], cells[node]]
@@ -90,10 +92,12 @@ def grow_all(lattice: HostLattice, positions: Ints, nodes: int, eos: int, pad: i
     """Return every row's tree; see :class:`.TreeDrafting`."""
     candidates, first, following = lattice
     rows = len(candidates)
-    tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
+    tokens = np.full((rows, nodes), pad)
+    parents = np.zeros((rows, nodes), np.int64)
     depths = np.zeros((rows, nodes + 1), np.int64)
     ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
-    gains, expected = np.zeros((rows, nodes + 1)), np.zeros(rows)
+    gains = np.zeros((rows, nodes + 1))
+    expected = np.zeros(rows)
     for row in range(rows):
         expected[row] = _grow(
             (candidates[row], first[row], following[row]),
@@ -112,7 +116,8 @@ def advance(candidates: Ints, positions: Ints, gone: Ints) -> bool:
     rows, _, width = candidates.shape
     left = False
     for row in range(rows):
-        at, slots = positions[0, row] + gone[0, row], positions[2, row]
+        at = positions[0, row] + gone[0, row]
+        slots = positions[2, row]
         positions[0, row] = slots
         if at < slots:
             for cell in range(width):

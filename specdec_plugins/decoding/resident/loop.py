@@ -83,9 +83,11 @@ class ResidentBatch(Rows):
         #: Sentences that were read and have not begun, and their rows of the step that read.
         self._read = deque[tuple[int, int]]()
         #: The row of each sentence, and its source length.
-        self._indices, self._sources = list[int](), list[int]()
+        self._indices = list[int]()
+        self._sources = list[int]()
         self._launched = False
-        width, source = self._sizes.positions(2 * kind.slots), self._sizes.sources(max(lengths))
+        width = self._sizes.positions(2 * kind.slots)
+        source = self._sizes.sources(max(lengths))
         self._use(Shape(self._sizes.rows(rows), width, source))
         self._fill(list(range(self._shape.rows)))
 
@@ -103,7 +105,8 @@ class ResidentBatch(Rows):
             self._fit()
             self._launch()
         committed = self._step.outcome.read()
-        rows, slots = len(self.rows), self._kind.slots - 1
+        rows = len(self.rows)
+        slots = self._kind.slots - 1
         names = "committed", "accepted", "tokens", "sources", "scores"
         index = np.array(self._indices)
         counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
@@ -112,8 +115,14 @@ class ResidentBatch(Rows):
         self._launched = fits and not (tokens == self._eos).any()
         if self._launched:
             self._launch()
-        verified, path = [slots] * rows, (torch.from_numpy(tokens), torch.from_numpy(sources))
-        accepted = Accepted(*path, counts[:, 0].tolist(), good[:, 0].tolist(), verified)
+        verified = [slots] * rows
+        accepted = Accepted(
+            torch.from_numpy(tokens),
+            torch.from_numpy(sources),
+            counts[:, 0].tolist(),
+            good[:, 0].tolist(),
+            verified,
+        )
         return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows)
 
     def _launch(self) -> None:

@@ -80,7 +80,7 @@ class State:
         verifier, drafter = steps
         rows, width = shape.rows, shape.width or kind.slots
         self.device, self._reads = weight.device, not shape.width
-        kind_of = weight.dtype, weight.device
+        dtype, device = weight.dtype, weight.device
         self.source = self._zeros(rows, shape.source)
         self.counts = self._zeros(rows, 4)
         #: ``(rows,)``: committed tokens; those of the last step, which the drafter has not cached;
@@ -91,14 +91,14 @@ class State:
         self.tokens = self._zeros(rows, kind.window + kind.block)
         #: ``(rows, width)`` all committed tokens, only for a repetition penalty.
         self.history = self._zeros(rows, width)
-        self.cache = empty_cache(verifier.layers, rows, width, *kind_of)
-        self.memory = empty_cache(verifier.layers, rows, shape.source, *kind_of)
+        self.cache = empty_cache(verifier.layers, rows, width, dtype, device)
+        self.memory = empty_cache(verifier.layers, rows, shape.source, dtype, device)
         self.memory_mask = weight.new_zeros(rows, 1, 1, shape.source)
         self.features, self.draft_cache, self.draft_memory = None, None, None
         if drafter is not None and kind.block:
             behind = width - kind.slots + kind.window + kind.block
-            self.draft_cache = empty_cache(drafter.layers, rows, behind, *kind_of)
-            self.draft_memory = empty_cache(drafter.layers, rows, shape.source, *kind_of)
+            self.draft_cache = empty_cache(drafter.layers, rows, behind, dtype, device)
+            self.draft_memory = empty_cache(drafter.layers, rows, shape.source, dtype, device)
             if drafter.channels:
                 self.features = weight.new_zeros(rows, kind.window, drafter.channels)
 
@@ -117,11 +117,13 @@ class State:
         """Go on with ``rows`` of another state as the rows ``into``."""
         chosen, index = to_device([rows, into], self.device).unbind()
         for name in self.SOURCES if other._reads else self.BUFFERS:
-            target, source = getattr(self, name), getattr(other, name)
+            target = getattr(self, name)
+            source = getattr(other, name)
             if target is not None:
                 by_row, dim = self.BUFFERS[name]
                 sizes = target.size(dim), source.size(dim)
-                size, late = min(sizes), "memory" in name
+                size = min(sizes)
+                late = "memory" in name
                 target, source = (
                     x.narrow(dim, (n - size) * late, size) for x, n in zip((target, source), sizes)
                 )
@@ -144,9 +146,11 @@ class Message:
         self._host = torch.zeros(rows, 8 * sum(words), dtype=torch.uint8, pin_memory=pin)
         self._bytes = self._host.to(device, copy=True)
         #: Views of the numbers on the device, and on the host.
-        self.parts, self.arrays = dict[str, Tensor](), Arrays()
+        self.parts = dict[str, Tensor]()
+        self.arrays = Arrays()
         for (name, (kind, shape)), end, count in zip(parts.items(), accumulate(words), words):
-            begin, size = 8 * (end - count), math.prod(shape) * kind.itemsize
+            begin = 8 * (end - count)
+            size = math.prod(shape) * kind.itemsize
             part, array = (
                 x[:, begin : begin + size].view(kind).view(rows, *shape)
                 for x in (self._bytes, self._host)

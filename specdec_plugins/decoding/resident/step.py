@@ -130,14 +130,26 @@ class ResidentStep:
         state, kind, drafter = self.state, self.kind, self._drafter
         assert drafter is not None
         assert state.draft_cache is not None
-        cached, index = state.lengths - state.new, self._index[: kind.window + kind.block]
+        cached = state.lengths - state.new
+        index = self._index[: kind.window + kind.block]
         counts = cached, state.new, kind.block
         is_mask, positions, block, among = block_inputs(counts, index, kind.block)
         mask = mask_by_tensors(cached, self._capacity, among, self._dtype)
-        slots = state.tokens, is_mask, positions, self._draft_table
-        source = state.draft_memory, state.memory_mask, None, state.features
-        inputs = mask, *slots, *source, block, state.last
-        _, *scores = drafter(state.draft_cache, None, *inputs)
+        _, *scores = drafter(
+            state.draft_cache,
+            None,
+            mask,
+            state.tokens,
+            is_mask,
+            positions,
+            self._draft_table,
+            state.draft_memory,
+            state.memory_mask,
+            None,
+            state.features,
+            block,
+            state.last,
+        )
         window = index[: kind.window]
         self._keep(state.draft_cache, window[None], positions[:, : kind.window])
         return drafter.score.read(*scores)
@@ -148,11 +160,13 @@ class ResidentStep:
         read = torch.cat([state.last[:, None], drafted], dim=1)
         positions = state.lengths[:, None] + links.depths
         mask = mask_by_tensors(state.lengths, self._capacity, links.ancestors, self._dtype)
-        inputs = mask, read, positions, self._table, state.memory, state.memory_mask
-        logits, states, normalisers = self._verifier(state.cache, None, *inputs)
+        logits, states, normalisers = self._verifier(
+            state.cache, None, mask, read, positions, self._table, state.memory, state.memory_mask
+        )
         if scoring.changes:
-            committed = state.history, state.lengths
-            logits, normalisers = scoring.changed(logits, *committed, drafted, links.ancestors)
+            logits, normalisers = scoring.changed(
+                logits, state.history, state.lengths, drafted, links.ancestors
+            )
         self._bans.apply(logits, positions, state.limits, by_tensors=True)
         verification = Verification(logits, self._bans.eos, normalisers, by_tensors=True)
         path = self._accepted(verification, drafted, proposal)

@@ -52,7 +52,8 @@ class KVCache:
 
     def begin(self, states: Tensor) -> None:
         """Begin a batch of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
-        rows, self._kind = states.size(1), (states.dtype, states.device)
+        rows = states.size(1)
+        self._kind = (states.dtype, states.device)
         # Never reuse a multi-row cache: the old one may still be the source of a copy.
         self._make = self._reused if rows == 1 else self._empty
         self._hand(rows, self._make(rows, room(1), *self._kind))
@@ -107,8 +108,10 @@ class KVCache:
             return  # They are where the step wrote them.
         rows = list(range(len(counts))) if rows is None else rows
         if self._store.device.type == "cpu":
-            past, new = kernels.numbers(self._store), kernels.numbers(self._new)
-            where, beyond = np.array((rows, begins, counts)), self._store.size(4)
+            past = kernels.numbers(self._store)
+            new = kernels.numbers(self._new)
+            where = np.array((rows, begins, counts))
+            beyond = self._store.size(4)
             first = beyond if self._first is None else self._first
             _write(past, new, kernels.on_host(sources), where, first)
             return
@@ -149,7 +152,8 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int
     """
     layers, both, _, heads, _, dim = past.shape
     for i in range(where.shape[1]):
-        row, begin = where[0, i], where[1, i]
+        row = where[0, i]
+        begin = where[1, i]
         for n in range(where[2, i]):
             column = columns[i, n]
             if first + column == begin + n:
@@ -166,7 +170,8 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, first: int
 def _scatter_indices(heads: int, rows: int, slots: int) -> Tensor:
     """Return ``(rows, slots, heads, 3)`` rows and heads, and room for positions."""
     indices = torch.empty(rows, slots, heads, 3, dtype=torch.long)
-    indices[..., 0], indices[..., 1] = torch.arange(rows)[:, None, None], torch.arange(heads)
+    indices[..., 0] = torch.arange(rows)[:, None, None]
+    indices[..., 1] = torch.arange(heads)
     return indices
 
 
@@ -205,7 +210,8 @@ def _fill(mask: Floating, cached: Ints, among: Bools, first: int, unseen: float)
 
 def mask_by_tensors(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask by tensor code; ``among`` may be ``(n, n)``."""
-    rows, slots = len(cached), among.size(-1)
+    rows = len(cached)
+    slots = among.size(-1)
     seen = kernels.indices(width, cached.device) < cached[:, None, None]
     both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)
     return additive(torch.cat(both, dim=-1), dtype)[:, None]

@@ -113,7 +113,8 @@ class CachedDrafter(CachedModel):
         memory, rest, rows = self._memory, [self._mask, self._copies], None
         if prefixes.rows is not None:
             rows = to_device(prefixes.rows, self._device)
-            memory, rest = memory[:, :, rows], [x if x is None else x[rows] for x in rest]
+            memory = memory[:, :, rows]
+            rest = [x if x is None else x[rows] for x in rest]
         features = self._features(prefixes, rows, new) if self.step.channels else None
         inputs = mask, *new, self._table, memory, *rest, features, block, last
         cached = prefixes.cached
@@ -165,7 +166,8 @@ def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) ->
     """Return buffers for a mask, tokens, ``is_mask``, positions, block and last tokens."""
     tokens, positions = torch.empty(2, rows, slots, dtype=torch.long)
     mask = torch.empty(rows, 1, slots, width, dtype=dtype)
-    is_mask, blocks = torch.empty(rows, slots, dtype=torch.bool), tokens.new_empty(rows, block)
+    is_mask = torch.empty(rows, slots, dtype=torch.bool)
+    blocks = tokens.new_empty(rows, block)
     return mask, tokens, is_mask, positions, blocks, tokens.new_empty(rows)
 
 
@@ -180,7 +182,8 @@ def block_inputs(
         index: ``(n,)`` 0, 1, 2, …
     """
     cached, new, slots = counts
-    is_mask, last = index >= new[:, None], (new + (slots - 1))[:, None]
+    is_mask = index >= new[:, None]
+    last = (new + (slots - 1))[:, None]
     seen = torch.where(is_mask, last, index)
     block = new[:, None] + index[:block_size]
     return is_mask, cached[:, None] + index, block, index <= seen[..., None]
@@ -209,7 +212,9 @@ def fill_inputs(
     slots = tokens.shape[1]
     tokens[:] = masked
     for i in range(counts.shape[1]):
-        cached, new, count = counts[0, i], counts[1, i], counts[2, i]
+        cached = counts[0, i]
+        new = counts[1, i]
+        count = counts[2, i]
         last[i] = befores[i]
         for slot in range(block.shape[1]):
             block[i, slot] = new + slot

@@ -36,8 +36,9 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
     An encoder or layer with another forward pass than fairseq's runs as it is.
     """
-    methods = "forward", "forward_scriptable"
-    is_stock = same_methods(encoder, TransformerEncoderBase, *methods) and all(
+    is_stock = same_methods(
+        encoder, TransformerEncoderBase, "forward", "forward_scriptable"
+    ) and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
         and not getattr(layer.self_attn, "use_xformers", False)

@@ -35,6 +35,9 @@ from specdec_plugins.models.layers import (
     with_layers,
 )
 
+#: A decoder's methods in place of which the step runs.
+DECODER_METHODS = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+
 
 def check_supported(model: BaseFairseqModel) -> None:
     """Refuse a model that a verifier's step does not reproduce exactly."""
@@ -50,8 +53,7 @@ def _faults(model: BaseFairseqModel) -> Iterator[str]:
     ):
         yield f"{type(model).__name__}: not supported"
         return
-    passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
-    if not same_methods(decoder, TransformerDecoderBase, *passes):
+    if not same_methods(decoder, TransformerDecoderBase, *DECODER_METHODS):
         yield f"{type(decoder).__name__}: has a forward pass of its own"
     if decoder.adaptive_softmax is not None:
         yield "--adaptive-softmax-cutoff: not supported"
@@ -175,10 +177,12 @@ class CachedVerifier(CachedModel):
         self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host."""
-        slots, longest = draft.tokens.size(1) + 1, max(lengths)
+        slots = draft.tokens.size(1) + 1
+        longest = max(lengths)
         width = self.cache.reserve(longest, slots)
         mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
-        read, cached = tokens.numpy(), np.array(lengths)
+        read = tokens.numpy()
+        cached = np.array(lengths)
         read[:, 0], read[:, 1:] = last, on_host(draft.tokens)
         np.add(cached[:, None], on_host(draft.links.depths), out=positions.numpy())
         if not self._whole and slots == 1 and min(lengths) == longest:

@@ -333,7 +333,8 @@ def _run_layer(
     """
     x, normed, result, attended = scratch.state, scratch.normed, scratch.result, scratch.attended
     channels = len(x)
-    keys, values = cache[layer, 0], cache[layer, 1]
+    keys = cache[layer, 0]
+    values = cache[layer, 1]
     _before(model, 3 * layer, x, normed)
     _multiply(model, 6 * layer, normed, scratch, result)
     key_value = result[channels : 3 * channels].reshape(2, model.heads, -1)
@@ -345,7 +346,8 @@ def _run_layer(
 
     _before(model, 3 * layer + 1, x, normed)
     _multiply(model, 6 * layer + 2, normed, scratch, result)
-    keys, values = memory[layer, 0], memory[layer, 1]
+    keys = memory[layer, 0]
+    values = memory[layer, 1]
     _attend(result, keys, values, keys.shape[1], scratch, attended)
     _multiply(model, 6 * layer + 3, attended, scratch, result)
     _after(model, 3 * layer + 1, x, result)

@@ -51,7 +51,8 @@ def try_products() -> None:
     by_8, by_4 = kernel.multiplied(stored.ravel(), codes.astype(np.int8).ravel())
     first = codes.reshape(2, 3, width)[0]
     expected = ((weights + kernel.OFFSET) * first).sum((1, 2))
-    low, high = stored & 15, stored >> 4
+    low = stored & 15
+    high = stored >> 4
     halves = np.stack([low, high], 2).astype(np.int64)
     if list(by_8) != expected.tolist() or list(by_4) != (halves * codes).sum((1, 2, 3)).tolist():
         raise SystemExit("products are wrong")

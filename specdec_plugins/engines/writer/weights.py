@@ -52,7 +52,8 @@ def model_of(
     ``penalties``: is subtracted from the logits of these tokens.
     """
     first = decoder.layers[0]
-    projections, norms = [], []
+    projections = []
+    norms = []
     for layer, runner in zip(decoder.layers, layers):
         projections += [runner.self_input, runner.self_output, runner.query, runner.cross_output]
         projections += [runner.fc1, runner.fc2]
@@ -122,7 +123,8 @@ def _in_4_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
     A row's scale is the one of :data:`CLIPS` that leaves the smallest squared error.
     """
     assert FAMILY is not None
-    chunks, scales = [], []
+    chunks = []
+    scales = []
     for part in _padded(weight, 2 * FAMILY.width).split(CHUNK):  # type: ignore[no-untyped-call]
         largest = part.abs().amax(1, keepdim=True).clamp(min=ZERO)
         best = largest.new_full(largest.shape, np.inf)

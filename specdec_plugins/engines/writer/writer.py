@@ -80,7 +80,8 @@ class Writer:
         with torch.no_grad():
             layers = [DecoderLayerRunner(layer, True) for layer in decoder.layers]
             self.model = model_of(decoder, layers, pad, eos, penalties)
-            self.layers, self.dim = len(layers), layers[0].head_dim
+            self.layers = len(layers)
+            self.dim = layers[0].head_dim
             bias = decoder.output_projection.bias
             self._bias = None if bias is None else bias.detach().float()
             self._check(decoder, layers)

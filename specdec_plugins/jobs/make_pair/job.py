@@ -23,8 +23,10 @@ class Layout:
 
     def __init__(self, out: Path, languages: tuple[str, str]) -> None:
         source, target = languages
-        self.pair, self.work = out / "pair", out / "work"
-        self.verifier, self.drafter = self.pair / VERIFIER, self.pair / DRAFTER
+        self.pair = out / "pair"
+        self.work = out / "work"
+        self.verifier = self.pair / VERIFIER
+        self.drafter = self.pair / DRAFTER
         self.example = self.pair / f"example.{source}"
         #: Held-out lines, raw.
         self.valid_text = self.work / f"valid.{source}"
@@ -34,9 +36,11 @@ class Layout:
         self.outputs = self.work / f"outputs.{target}"
         #: The report of distilling.
         self.distilling = self.work / "distilling.json"
-        self.text, self.bin = self.work / "text", self.work / "bin"
+        self.text = self.work / "text"
+        self.bin = self.work / "bin"
         self.learned = self.text / f"train.{target}"
-        self.recipe, self.log = self.work / "drafter.yaml", self.work / "training.log"
+        self.recipe = self.work / "drafter.yaml"
+        self.log = self.work / "training.log"
         self.training = self.work / "training"
         self.done = self.work / "done.json"
         self.card = out / "README.md"

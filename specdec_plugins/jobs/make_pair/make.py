@@ -93,7 +93,8 @@ def rehearse(job: PairJob) -> Iterator[str]:
         done = make(small, "train")
         recipe = small.layout.recipe.read_text("utf-8")
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    lines, pace = sum(1 for _ in text.worded_lines(job.sources)), done["train"]["pace"]
+    lines = sum(1 for _ in text.worded_lines(job.sources))
+    pace = done["train"]["pace"]
     distilling = decoding * lines / sum(done["segment"]["lines"].values())
     updates = job.updates
     if updates is None:
@@ -111,8 +112,11 @@ def rehearse(job: PairJob) -> Iterator[str]:
 
 def card(job: PairJob, done: Done) -> str:
     """Return a pair's card."""
-    segmented, distilled, train = done["segment"], done["distil"], done["train"]
-    learned, measured = distilled["learned"], done["measure"]
+    segmented = done["segment"]
+    distilled = done["distil"]
+    train = done["train"]
+    learned = distilled["learned"]
+    measured = done["measure"]
     verifier = "\n".join(f"- {fact}" for fact in done["check"]["verifier"])
     curve = "\n".join(f"| {updates} | {length:.2f} |" for updates, length in train["points"])
     for name, length in measured["acceptance_length"].items():

@@ -47,8 +47,14 @@ def check(job: PairJob, done: Done) -> JsonObject:
         files = write_dictionaries(verifier.data, layout.pair, job.languages)
     else:
         files = copied(job)
-    about = Training(job.languages, str(layout.pair)), None, verifier.as_transformer, job.half
-    export_checkpoint(str(verifier.ar_path), str(layout.verifier), *about)
+    export_checkpoint(
+        str(verifier.ar_path),
+        str(layout.verifier),
+        Training(job.languages, str(layout.pair)),
+        None,
+        verifier.as_transformer,
+        job.half,
+    )
     translator = load_translator(job.settings())
     decoder = translator.verifier.decoder
     width = decoder.output_embed_dim

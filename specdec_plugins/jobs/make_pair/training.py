@@ -250,5 +250,6 @@ def watch(
         raise InferenceError(f"{last}; its full output is in {log}")
     if len(times) < 2:
         return None
-    (first, begin), (updates, end) = times[0], times[-1]
+    (first, begin) = times[0]
+    (updates, end) = times[-1]
     return (end - begin) / (updates - first)

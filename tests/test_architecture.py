@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1540,
+    "inference": 1570,
     "jobs": 730,
     "models": 980,
     "serve": 380,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 482,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_450
+MAX_WEIGHT = 11_500
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

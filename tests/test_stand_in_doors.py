@@ -81,10 +81,11 @@ def world(request: pytest.FixtureRequest, worlds: Worlds) -> World:
     return worlds(request.param)
 
 
-def translate(world: World, verifier: Path, strategy: str) -> list[str]:
+def translate(world: World, verifier: Path, strategy: str, **more: Any) -> list[str]:
     """By our Python interface."""
     given: Any = {"path": str(world.drafter), "ar_path": str(verifier), **LANGUAGES}
     given |= {"batch": 3, "limits": GenerationLimits(max_len_b=12), "strategy": strategy}
+    given |= more
     settings = Settings(str(world.folder), **given)
     return [translation.text for translation in load_translator(settings).translate(LINES)]
 
@@ -98,6 +99,8 @@ def test_our_doors(world: World) -> None:
     assert output.read_text("utf-8").splitlines() == world.expected
     for strategy in ("specdec", "AR"):
         assert translate(world, world.verifier, strategy) == world.expected
+    beams = translate(world, world.verifier, "AR", beam=3)
+    assert beams == translate(world, world.verifier, "fairseq", beam=3) != world.expected
 
 
 def test_fairseqs_doors(world: World) -> None:
@@ -115,7 +118,7 @@ def test_fairseqs_doors(world: World) -> None:
         user_dir=str(PACKAGE),
         **LANGUAGES,
     )
-    printed = hub.translate(LINES, max_len_b=12)
+    printed = hub.translate(LINES, beam=1, max_len_b=12)
     assert [without_language(line) for line in printed] == world.expected
     assert (printed != world.expected) == (world.kind is STAND_INS["multilingual"])
 

@@ -46,6 +46,8 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
         return path, verifier
     first, second = parts
     first_drafts = is_drafter(load_state(first, as_transformer=True))
+    if not first_drafts and not is_drafter(load_state(second, as_transformer=True)):
+        raise CheckpointError(f"--path {path}: has no drafter; fairseq-generate takes ensembles")
     return (first, second) if first_drafts else (second, first)
 
 

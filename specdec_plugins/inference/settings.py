@@ -81,6 +81,9 @@ class Settings(RunOptions):
     #: fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so.
     post_process: str | None = None
     keep_bpe: bool = option(False, "leave the output segmented")
+    split_sentences: bool = option(
+        False, "translate each sentence of a line by itself, and join them again"
+    )
     as_transformer: bool = option(False, AS_TRANSFORMER)
     #: Record the steps of every sentence.
     trace: bool = False
@@ -118,6 +121,14 @@ class Settings(RunOptions):
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: does not work with {how}")
+        of_lines = {
+            "--trace": self.trace,
+            f"--nbest {self.nbest}": self.nbest > 1,
+            f"--drafts {self.drafts}": self.drafts_path is not None,
+        }
+        for flag, is_of_lines in of_lines.items():
+            if self.split_sentences and is_of_lines:
+                raise ValueError(f"{flag}: does not work with --split-sentences")
         if (self.has_drafter and not self.path) or (strategy != "drafter" and not self.ar_path):
             raise ValueError(
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "

@@ -27,6 +27,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import BatchGenerator
+from specdec_plugins.inference.documents import Document, plain_document
 from specdec_plugins.inference.hypothesis import Hypothesis
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
@@ -157,7 +158,10 @@ class Translator:
                 raise ValueError("drafts: load the translator with Settings(drafts='texts', ...)")
             drafted = zip(source, drafts, strict=True)
             source = (replace(line, draft=draft) for line, draft in drafted)
-        return self._translate(source, window or self.settings.window, seed)
+        window = window or self.settings.window
+        if self.settings.split_sentences:
+            return self._translate_sentences(source, window, seed)
+        return self._translate(source, window, seed)
 
     def translate_batch(
         self, lines: Sequence[Line | str], seed: int | None = None
@@ -186,6 +190,21 @@ class Translator:
                 if isinstance(result, InferenceError):
                     raise result
                 yield result
+
+    def _translate_sentences(
+        self, source: Iterator[Line], window: int, seed: int | None
+    ) -> Iterator[Translation]:
+        language = str(self.settings.source_lang)
+        while lines := list(islice(source, window)):
+            documents = [plain_document(line.text, language) for line in lines]
+            sentences = [
+                replace(line, text=text)
+                for line, document in zip(lines, documents)
+                for text in document.sentences
+            ]
+            results = self._translate(iter(sentences), len(sentences) or 1, seed)
+            for document in documents:
+                yield _joined(document, list(islice(results, len(document.sentences))))
 
     def _encode(self, line: Line) -> _Item:
         """Return the line with its tokens, or with the reason why it cannot be decoded."""
@@ -297,3 +316,15 @@ class Translator:
             float(output["score"]) if "score" in output else None,
             output.get("positional_scores", NOTHING).tolist(),
         )
+
+
+def _joined(document: Document, sentences: list[Translation]) -> Translation:
+    """Return the translation of a line, made of those of its sentences; it has no score."""
+    return Translation(
+        document.joined([sentence.text for sentence in sentences]),
+        [token for sentence in sentences for token in sentence.tokens],
+        accepted=[count for sentence in sentences for count in sentence.accepted],
+        limited=any(sentence.limited for sentence in sentences),
+        unknown=any(sentence.unknown for sentence in sentences),
+        verified=[count for sentence in sentences for count in sentence.verified],
+    )

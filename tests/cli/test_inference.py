@@ -214,6 +214,12 @@ def test_bad_input_is_one_line(
     assert lines_of(world / "in.txt") == SENTENCES
 
 
+def test_two_verifiers_are_not_decoded_as_a_pair(run: RunScript, capfd: Any) -> None:
+    files = "verifier.pt:wide.pt"
+    assert run("--beam", "3", "--path", files, path=None, AR_path=None) == 1
+    assert f"--path {files}: has no drafter; fairseq-generate" in one_error(capfd)
+
+
 def test_a_verifier_alone(
     world: Path, tmp_path: Path, run: RunScript, greedy: list[str], capfd: Any
 ) -> None:

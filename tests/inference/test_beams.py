@@ -58,11 +58,13 @@ def test_hypotheses_are_stock_fairseqs(name: str, batch: int, world: Path) -> No
     assert default.engine == "onnxruntime"
 
 
-def test_a_pair_lends_its_verifier(world: Path) -> None:
-    """A beam takes no drafts, and needs no drafter."""
+def test_a_pair_lends_its_verifier(world: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A beam takes no drafts, which is said once, and needs no drafter."""
     pair = load_translator(make_settings(world, beam=3))
+    assert caplog.text.count("--beam 3: beams take no drafts, --beam 1 does") == 1
     alone = load_translator(make_settings(world, beam=3, path=None, strategy="AR"))
     check_equal(list(pair.translate(SENTENCES)), list(alone.translate(SENTENCES)))
+    assert caplog.text.count("take no drafts") == 1
     assert pair.statistics.steps == pair.statistics.committed_tokens
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from inference_runs import make_settings
 
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.documents import html_document, plain_document
 
 pytest.importorskip("sentencex", reason="sentencex is not installed (extra [serve])")
@@ -63,6 +68,27 @@ def test_a_translation_is_no_markup() -> None:
     assert html_document("<p>a</p>", "en").joined(["<script> & more"]) == (
         "<p>&lt;script&gt; &amp; more</p>"
     )
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sentences_of_a_line_are_joined_again(batch: int, world: Path) -> None:
+    """Each sentence is translated as a line of its own; so does the command, and a resumed run."""
+    options = {"batch": batch, "strategy": "AR", "source_lang": "en", "target_lang": "de"}
+    whole = load_translator(make_settings(world, **options))
+    split = load_translator(make_settings(world, **options, split_sentences=True))
+    lines = ["w1 w2. W3 w4!  W5.", "", " w7 ", "1 2"]
+    sentences = ["w1 w2.", "W3 w4!", "W5.", "w7"]
+    a, b, c, d = (result.text for result in whole.translate(sentences))
+    found = list(split.translate(lines))
+    assert [line.text for line in found] == [f"{a} {b}  {c}", "", f" {d} ", "1 2"]
+    assert len(found[0].accepted) == sum(len(x.accepted) for x in whole.translate(sentences[:3]))
+    assert [line.text for line in split.translate(lines[2:])] == [f" {d} ", "1 2"]
+
+
+@pytest.mark.parametrize("options", [{"trace": True}, {"drafts": "texts"}])
+def test_what_is_of_whole_lines_is_refused(options: dict[str, Any], world: Path) -> None:
+    with pytest.raises(ValueError, match="--split-sentences"):
+        make_settings(world, split_sentences=True, **options)
 
 
 @examples(100)

@@ -47,12 +47,17 @@ ODD = [
 ]
 
 
-def make_pieces(folder: Path, name: str, size: int = 60) -> Path:
+def make_pieces(folder: Path, name: str, kind: str = "unigram", size: int = 60) -> Path:
     """Train a SentencePiece model on :data:`LINES`."""
     trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
     text = folder / "text"
     text.write_text("\n".join(LINES * 5), "utf-8")
-    options: Any = {"vocab_size": size, "hard_vocab_limit": False, "minloglevel": 2}
+    options: Any = {
+        "model_type": kind,
+        "vocab_size": size,
+        "hard_vocab_limit": False,
+        "minloglevel": 2,
+    }
     trainer.train(input=str(text), model_prefix=str(folder / "trained"), **options)
     text.unlink()
     (folder / "trained.vocab").unlink()
@@ -136,7 +141,8 @@ def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) ->
     """Save a random M2M-100 or NLLB with the files of a tokenizer; return the model in float64."""
     transformers = import_transformers()
     folder.mkdir(parents=True, exist_ok=True)
-    names = pieces_of(make_pieces(folder, "sentencepiece.bpe.model"))
+    kind, size = ("bpe", 90) if nllb else ("unigram", 60)
+    names = pieces_of(make_pieces(folder, "sentencepiece.bpe.model", kind, size))
     words = ["<s>", "<pad>", "</s>", "<unk>", *names]
     if nllb:
         languages = ["deu_Latn", "eng_Latn", "zho_Hans"]

@@ -50,7 +50,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add_verifier_flags(parser, "a checkpoint, or the folder of a pair")
+    add_verifier_flags(parser, "a checkpoint, or the folder of a pair or of transformers")
     add("--input-path", metavar="FILE", help="a text (default: made-up lines)")
     add("--lines", metavar="N", type=positive, help=f"lines to decode (all; made: {MADE})")
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")

@@ -2,10 +2,10 @@
 
     specdec-make-pair VERIFIER SOURCES OUT --hours 4
 
-VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no
-references are needed. At the end, every command takes the folder OUT/pair; OUT/README.md is its
-card. Repeat the command to continue after a stop; give more --updates or --hours to train
-further. Ctrl-C during the training exports the best drafter so far.
+VERIFIER is the checkpoint of a fairseq Transformer or a folder of transformers, SOURCES raw text,
+one sentence a line; no references are needed. At the end, every command takes the folder OUT/pair;
+OUT/README.md is its card. Repeat the command to continue after a stop; give more --updates or
+--hours to train further. Ctrl-C during the training exports the best drafter so far.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add_verifier_flags(parser, "a checkpoint, or a folder of verifier.pt")
+    add_verifier_flags(parser, "a checkpoint, or a folder of verifier.pt or of transformers")
     add("sources", metavar="SOURCES", type=Path, help="raw text in the source language")
     add("out", metavar="OUT", type=Path, help="the folder to make; the pair is OUT/pair")
     budget = parser.add_mutually_exclusive_group()

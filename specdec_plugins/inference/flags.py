@@ -128,8 +128,9 @@ class TranslationParser(Parser):
     def _add_flags(self) -> None:
         add = self.group.add_argument
         text = (
-            "a pair's folder, or a verifier's checkpoint; with --path or --AR-path, the folder of "
-            "dict.{source,target}.txt and, for ordinary text, of codes or a SentencePiece model"
+            "a pair's folder, a verifier's checkpoint or a folder of transformers; with --path or "
+            "--AR-path, the folder of dict.{source,target}.txt and, for ordinary text, of codes or "
+            "a SentencePiece model"
         )
         add("data", metavar="PAIR", help=text)
         add("--dictionaries", metavar="DIR", type=Path, help="of a verifier (its own folder)")

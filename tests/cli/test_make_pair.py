@@ -195,7 +195,7 @@ def test_the_best_drafter_is_the_pairs(
     ("flags", "text", "out", "named"),
     [
         ("--dictionaries {0}", "", "out", "{0}/dict.en.txt"),
-        ("--dictionaries {0}/others", "", "out", "embed_tokens"),
+        ("--dictionaries {0}/others", "", "out", "source dictionary has"),
         ("", "few", "out", "{0}/few"),
         ("", "", "12:05/made", "':'"),
         ("", "", "en,de", "','"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from folders import LINES, make_m2m, make_marian
 
 from specdec_plugins.cli import check, inference
-from specdec_plugins.inference import Settings
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.pair_folder import verifier_settings
 from specdec_plugins.inference.report import describe_settings
@@ -51,6 +52,16 @@ def test_translate(marian: Path, tmp_path: Path) -> None:
     named = [str(marian), "--AR-path", str(marian), *files, *plain, "--drafts", "source"]
     inference.main.__wrapped__(named)
     assert output.read_text("utf-8").splitlines() == lines
+
+
+def test_ctranslate2(marian: Path) -> None:
+    """It takes the bias of the output, and swish."""
+    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+    plain = Settings.of_model(marian, strategy="AR")
+    translator = load_translator(replace(plain, ar_backend="ctranslate2"))
+    assert translator.not_by_ctranslate2 is None
+    outputs = [translation.text for translation in translator.translate(LINES)]
+    assert outputs == [translation.text for translation in load_translator(plain).translate(LINES)]
 
 
 @pytest.mark.parametrize("kind", ["marian", "m2m"])

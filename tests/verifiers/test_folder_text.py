@@ -10,7 +10,9 @@ import pytest
 import torch
 from folders import LINES, ODD, import_transformers, make_m2m, make_marian, write
 
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.verifiers.families import family_of
 
 EXACT = {"engine": "eager", "precision": "float64"}
 
@@ -62,6 +64,19 @@ def test_m2m(tmp_path: Path) -> None:
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         shutil.copy(tmp_path / name, again)
     assert texts(again, lines, strategy="AR") == wanted
+
+
+def test_nllb(tmp_path: Path) -> None:
+    make_m2m(tmp_path, nllb=True)
+    options = {"source_lang": "eng_Latn", "target_lang": "deu_Latn", "strategy": "AR", **EXACT}
+    codec = load_translator(Settings.of_model(tmp_path, **options)).codec
+    tokenizer = import_transformers().NllbTokenizer.from_pretrained(tmp_path)
+    numbers = family_of(tmp_path).order("source")
+    # It is built from the SentencePiece model alone, and knows no languages.
+    for line in [*LINES, *(line.strip() for line in ODD)]:
+        ids = [numbers[token] for token in codec.encode(Line(1, line))]
+        assert ids[1:] == tokenizer(line).input_ids[1:]
+        assert codec.source[codec.encode(Line(1, line))[0]] == "__eng_Latn__"
 
 
 @pytest.mark.parametrize(

@@ -158,3 +158,11 @@ def test_the_trial_runs_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert trial.runs_here()
     monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")
     assert trial.runs_here()
+
+
+def test_no_sentence_ends_before_its_minimum() -> None:
+    cases = [(kind, seed) for kind in KINDS for seed in range(20)]
+    ended = [case for case in cases if len(written(*case)) < 10]
+    assert len(ended) > 5
+    for case in ended:
+        assert len(written(*case, min_len=10)) > 10

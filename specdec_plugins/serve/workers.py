@@ -128,6 +128,8 @@ class Workers:
         async def take() -> None:
             for number, text in rest:
                 results[number] = await self._next(direction, text)
+                # Whoever waits for a worker takes it now: a queue gives it to who asks first.
+                await asyncio.sleep(0)
 
         takers = [asyncio.ensure_future(take()) for _ in range(min(self.count, len(texts)))]
         await asyncio.gather(*takers)

@@ -232,6 +232,16 @@ def test_hostile_requests(server: Server, expected: dict[str, str]) -> None:
     assert server.metric("specdec_open_requests") == 0
 
 
+def test_a_short_request_does_not_wait_for_a_long_one(server: Server) -> None:
+    long = threading.Thread(target=server.translate, args=([SENTENCES[0]] * 300,))
+    long.start()
+    while not server.metric("specdec_open_requests"):
+        time.sleep(0.01)
+    assert server.translate(SENTENCES[1])[0] == 200
+    assert long.is_alive()
+    long.join()
+
+
 def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
     before = server.metric("specdec_tokens_total")
     body = json.dumps({"q": [SENTENCES[0]] * 200, "source": "en", "target": "de", "api_key": KEY})

@@ -69,6 +69,8 @@ def test_scores_that_are_no_numbers(side: str, world: Path, tmp_path: Path) -> N
         translator = load_translator(make_settings(world, **files, **how))
         with pytest.raises(InferenceError, match="scores are not numbers"):
             list(translator.translate(SENTENCES))
+        results = translator.translate_batch(SENTENCES)
+        assert [isinstance(result, InferenceError) for result in results] == [True] * len(SENTENCES)
 
 
 def test_windows_change_nothing(world: Path, greedy: list[str]) -> None:

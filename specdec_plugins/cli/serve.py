@@ -45,6 +45,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Serve until a signal ends it."""
     args = parse(argv)
+    if args.port > 65535:
+        raise ValueError(f"--port {args.port}: must be at most 65535")
     try:
         import uvicorn
 
@@ -68,8 +70,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _settings(path: Path, precision: str) -> Settings:
-    found = verifier_settings(path, None) if path.is_file() else pair_settings(path)
-    return as_tuned(Settings(**found, precision=precision, scores=False))
+    options = verifier_settings(path, None) if path.is_file() else pair_settings(path)
+    return as_tuned(Settings(**options, precision=precision, scores=False))
 
 
 if __name__ == "__main__":

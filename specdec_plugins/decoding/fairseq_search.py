@@ -119,23 +119,23 @@ class EngineModel(EnsembleModel):
             goes_on[0] = True  # fairseq asks on, though nothing can win any more
         pairs = zip(self._order.tolist(), goes_on)
         parents = [max(self._rows[row], 0) for row, going in pairs if going]
-        places = list(range(len(parents)))
+        indices = list(range(len(parents)))
         if len(parents) == len(self._sentences):
-            places = places_of(parents)
+            indices = rows_of_children(parents)
         rows = [0] * len(parents)
-        for place, parent in zip(places, parents):
-            rows[place] = parent
+        for index, parent in zip(indices, parents):
+            rows[index] = parent
         sentences = [self._sentences[row] for row in rows]
         known = self._sentences[: len(rows)]
         known += [-1] * (len(rows) - len(known))
         sources = [
-            place if before == sentence else row
-            for place, (before, sentence, row) in enumerate(zip(known, sentences, rows))
+            index if before == sentence else row
+            for index, (before, sentence, row) in enumerate(zip(known, sentences, rows))
         ]
         for verifier in self._verifiers:
             verifier.select(rows, length, sources)
         self._sentences = sentences
-        remaining = iter(places)
+        remaining = iter(indices)
         self._rows = [next(remaining) if going else -1 for going in goes_on]
 
 
@@ -164,13 +164,13 @@ def _probabilities(
     return model.get_normalized_probs((scores.div_(temperature), None), log_probs=True)
 
 
-def places_of(parents: list[int]) -> list[int]:
-    """Return a place for each child of as many rows: its parent's for the first child of each.
+def rows_of_children(parents: list[int]) -> list[int]:
+    """Return an index for each child of as many rows: its parent's for the first child of each.
 
-    For the parents 0, 0, 1, 3 of rows 0 to 3, the places are 0, 2, 1, 3: one row moves.
+    For the parents 0, 0, 1, 3 of rows 0 to 3, the indices are 0, 2, 1, 3: one row moves.
     """
     first = {parent: child for child, parent in reversed(list(enumerate(parents)))}
-    free = iter([place for place in range(len(parents)) if place not in first])
+    free = iter([index for index in range(len(parents)) if index not in first])
     return [
         parent if first[parent] == child else next(free) for child, parent in enumerate(parents)
     ]

@@ -243,9 +243,9 @@ def _joined(documents: Sequence[Document], results: Sequence[Sentence]) -> list[
     """Return the outputs; a sentence that could not be translated stays as it is."""
     outputs, begin = [], 0
     for document in documents:
-        own = results[begin : begin + len(document.sentences)]
-        begin += len(own)
-        pairs = zip(own, document.sentences)
+        part = results[begin : begin + len(document.sentences)]
+        begin += len(part)
+        pairs = zip(part, document.sentences)
         outputs.append(document.joined([s.text if not s.fault else text for s, text in pairs]))
     return outputs
 

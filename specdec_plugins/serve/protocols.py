@@ -126,13 +126,13 @@ def direction_of(directions: Sequence[Direction], source: object, target: object
     ``source``: may be empty or ``auto`` where one model only has the target.
     """
     wanted = str(target or "").lower().partition("-")[0]
-    given = str(source or "auto").lower().partition("-")[0]
+    language = str(source or "auto").lower().partition("-")[0]
     matches = [pair for pair in directions if _base(pair[1]) == wanted]
-    if given != "auto":
-        matches = [pair for pair in matches if _base(pair[0]) == given]
+    if language != "auto":
+        matches = [pair for pair in matches if _base(pair[0]) == language]
     if not matches:
         offered = ", ".join(f"{a} to {b}" for a, b in directions)
-        raise RequestError(400, f"{given} to {wanted} is not supported; there is {offered}")
+        raise RequestError(400, f"{language} to {wanted} is not supported; there is {offered}")
     if len(matches) > 1:
         raise RequestError(400, "source: name the language, since several models have the target")
     return matches[0]
@@ -156,8 +156,8 @@ def libre_answer(fields: Mapping[str, Any], asked: Asked, outputs: Sequence[str]
     single = isinstance(fields["q"], str)
     answer: dict[str, Any] = {"translatedText": outputs[0] if single else outputs}
     if fields.get("source") == "auto":
-        found = {"confidence": 100, "language": asked.direction[0]}
-        answer["detectedLanguage"] = found if single else [found] * len(outputs)
+        detection = {"confidence": 100, "language": asked.direction[0]}
+        answer["detectedLanguage"] = detection if single else [detection] * len(outputs)
     if fields.get("alternatives"):
         answer["alternatives"] = [] if single else [[] for _ in outputs]
     return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from fairseq.data import Dictionary
@@ -59,18 +60,7 @@ def write_folder(
     from safetensors.torch import save
 
     cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
-    needed = {
-        "--share-all-embeddings": cfg.share_all_embeddings,
-        "--encoder-normalize-before": cfg.encoder.normalize_before,
-        "--decoder-normalize-before": cfg.decoder.normalize_before,
-        "positions by formula": not (cfg.encoder.learned_pos or cfg.decoder.learned_pos),
-        "positions": not cfg.no_token_positional_embeddings,
-        "no --layernorm-embedding": not cfg.layernorm_embedding,
-        "another --activation-fn": cfg.activation_fn in NAMES,
-    }
-    missing = [name for name, is_so in needed.items() if not is_so]
-    if missing:
-        raise CheckpointError(f"--to transformers: an M2M-100 has {missing[0]}; the model has not")
+    _check_network(cfg)
     config = Config(
         vocab_size=len(dictionary),
         d_model=cfg.decoder.embed_dim,
@@ -114,3 +104,19 @@ def write_folder(
     weights[f"model.{SHARED}"] = encoder.embed_tokens.weight
     with whole_file(folder / WEIGHTS[0]) as file:
         file.write(save(weights, {"format": "pt"}))
+
+
+def _check_network(cfg: Any) -> None:
+    """Refuse a network that no M2M-100 has."""
+    needed = {
+        "--share-all-embeddings": cfg.share_all_embeddings,
+        "--encoder-normalize-before": cfg.encoder.normalize_before,
+        "--decoder-normalize-before": cfg.decoder.normalize_before,
+        "positions by formula": not (cfg.encoder.learned_pos or cfg.decoder.learned_pos),
+        "positions": not cfg.no_token_positional_embeddings,
+        "no --layernorm-embedding": not cfg.layernorm_embedding,
+        "another --activation-fn": cfg.activation_fn in NAMES,
+    }
+    missing = [name for name, is_so in needed.items() if not is_so]
+    if missing:
+        raise CheckpointError(f"--to transformers: an M2M-100 has {missing[0]}; the model has not")

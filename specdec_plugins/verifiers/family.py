@@ -96,7 +96,7 @@ class Family(ABC):
         """The languages of a model of several directions."""
         return None
 
-    def positions(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return learned tables of positions; ``found``: the folder's weights."""
         return {}
 

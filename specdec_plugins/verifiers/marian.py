@@ -62,7 +62,7 @@ class Marian(Family):
         target = other if self.tokenizer.separate_vocabs else source
         return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)
 
-    def positions(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return both tables; they are not saved, but in older folders.
 
         In float64, then rounded, sines first; the frequencies are those of Vaswani et al. (2017).
@@ -74,7 +74,7 @@ class Marian(Family):
         made = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1)
         table = torch.from_numpy(made).float()
         before = table.new_zeros(OFFSET, channels)
-        return {name: torch.cat([before, found.get(name, table).float()]) for name in names}
+        return {name: torch.cat([before, tensors.get(name, table).float()]) for name in names}
 
 
 def _split_code(text: str) -> tuple[list[str], str]:

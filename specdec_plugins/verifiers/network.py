@@ -38,13 +38,13 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     """
     config = family.config
     saved = read_weights(family.folder)
-    found = {name.removeprefix("model."): tensor for name, tensor in saved.items()}
+    tensors = {name.removeprefix("model."): tensor for name, tensor in saved.items()}
     tied, joint = config.tie_word_embeddings, config.share_encoder_decoder_embeddings
     begins = family.start == config.eos_token_id
     first = [SHARED] if tied and joint else []
-    encoder = _table(family, found, [*first, SOURCE, SHARED, TARGET], "source")
-    decoder = _table(family, found, [*first, TARGET, SHARED, HEAD], "target")
-    output = decoder if tied else _table(family, found, [HEAD], "target")
+    encoder = _table(family, tensors, [*first, SOURCE, SHARED, TARGET], "source")
+    decoder = _table(family, tensors, [*first, TARGET, SHARED, HEAD], "target")
+    output = decoder if tied else _table(family, tensors, [HEAD], "target")
     order = family.order("target")
     read = _ordered(decoder, order)
     if not begins:
@@ -52,13 +52,13 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
         read[EOS] = decoder[family.start]
     weights = {
         name: tensor
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
         if name not in (SHARED, SOURCE, TARGET, HEAD, BIAS) and not name.endswith(".weights")
     }
-    weights |= family.positions(found)
+    weights |= family.positions(tensors)
     weights |= {SOURCE: _ordered(encoder, family.order("source")), TARGET: read}
     weights[OUTPUT] = read if output is decoder and begins else _ordered(output, order)
-    saved_bias = found.get(BIAS, torch.zeros(1, family.size("target")))
+    saved_bias = tensors.get(BIAS, torch.zeros(1, family.size("target")))
     if (bias := _bias(family, saved_bias, order)) is not None:
         weights[OUTPUT_BIAS] = bias
     weights |= {f"{side}.version": torch.tensor([VERSION]) for side in ("encoder", "decoder")}
@@ -89,9 +89,9 @@ def _options(family: Family) -> Namespace:
     )
 
 
-def _table(family: Family, found: dict[str, Tensor], names: Sequence[str], side: str) -> Tensor:
+def _table(family: Family, tensors: dict[str, Tensor], names: Sequence[str], side: str) -> Tensor:
     """Return the first of some weights that the folder has, ``(tokens, channels)``."""
-    table = next((found[name] for name in names if name in found), None)
+    table = next((tensors[name] for name in names if name in tensors), None)
     shape = (family.size(side), family.config.d_model)
     if table is None or table.shape != shape:
         fault = f"its weights have no {names[0]} of {shape[0]} rows of {shape[1]}"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_cache import WHOLE_CACHE
 
-from specdec_plugins.decoding.fairseq_search import EngineModel, places_of
+from specdec_plugins.decoding.fairseq_search import EngineModel, rows_of_children
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -183,14 +183,14 @@ def test_rows_of_finished_sentences_are_dropped() -> None:
 def test_places(parents: list[int]) -> None:
     """Every child has its own, and the first child of each row that goes on has its parent's."""
     parents = [min(parent, len(parents) - 1) for parent in parents]
-    places = places_of(parents)
+    places = rows_of_children(parents)
     assert sorted(places) == list(range(len(parents)))
     moved = sum(place != parent for place, parent in zip(places, parents))
     assert moved == len(parents) - len(set(parents))
 
 
 def test_places_by_example() -> None:
-    assert places_of([0, 0, 1, 3]) == [0, 2, 1, 3]
+    assert rows_of_children([0, 0, 1, 3]) == [0, 2, 1, 3]
 
 
 def test_an_engine_that_records_says_once_that_it_does_not(

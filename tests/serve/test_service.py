@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 import pytest
 from inference_runs import SENTENCES, make_settings
 
+from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator
 
@@ -266,6 +267,11 @@ def test_a_worker_that_dies_is_replaced(server: Server, expected: dict[str, str]
     assert status == 200
     assert answer["translatedText"] == [expected[text] for text in SENTENCES]
     assert "a worker died" in server.log.read_text()
+
+
+def test_a_port_that_no_machine_has(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert serve.main([str(world), "--port", "65536"]) == 2
+    assert "--port 65536: must be at most 65535" in capfd.readouterr().err
 
 
 def test_limits_of_time_and_number(world: Path, tmp_path: Path) -> None:

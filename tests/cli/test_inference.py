@@ -101,6 +101,16 @@ def test_a_bad_line_after_good_ones(
     assert len(lines_of(tmp_path / "out.txt")) == 6
 
 
+def test_a_minimum_length_that_no_line_can_reach(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before the run: nothing is written over."""
+    (tmp_path / "out.txt").write_text("earlier\n")
+    assert run("--min-len", "5000") == 2
+    assert "--min-len 5000: is above the maximum length" in one_error(capfd)
+    assert lines_of(tmp_path / "out.txt") == ["earlier"]
+
+
 @pytest.mark.parametrize("flag", ["--output-path", "--trace"])
 def test_a_pipe_whose_reader_leaves(flag: str, run: RunScript, tmp_path: Path) -> None:
     fifo, source = tmp_path / "fifo", tmp_path / "in"

@@ -15,7 +15,7 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import BEGINS, FREE, STOPS, read_prefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
-from specdec_plugins.models.rows import keep_rows
+from specdec_plugins.models.rows import select_rows
 
 
 class Rows:
@@ -82,7 +82,7 @@ class Rows:
         """Return which rows have ended."""
         return [token == self._eos for token in self.last]
 
-    def keep(self, rows: list[int]) -> None:
+    def select(self, rows: list[int]) -> None:
         """Go on with ``rows`` only, in this order."""
         for name in self.COLUMNS:
             values = getattr(self, name)
@@ -171,10 +171,10 @@ class Batch(Rows):
         stopped = map(ge, self.lengths, self.stops)
         return list(map(or_, super()._ended(), stopped))
 
-    def keep(self, rows: list[int]) -> None:
-        super().keep(rows)
+    def select(self, rows: list[int]) -> None:
+        super().select(rows)
         if self.features is not None:
-            self.features = keep_rows(self.features, rows)
+            self.features = select_rows(self.features, rows)
         self._on_device = None
 
 

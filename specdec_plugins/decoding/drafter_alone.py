@@ -109,7 +109,7 @@ class DrafterAlone:
             result = self._step(batch, clock)
             yield result, None
             if any(result.finished):
-                batch.keep(result.kept)
+                batch.select(result.kept)
                 for model in (self._drafter, self._verifier):
                     if batch.rows and model is not None:
                         model.select(result.kept, max(batch.lengths))

@@ -38,9 +38,9 @@ class Drafting:
         return ChainDraft.empty(len(batch.rows), batch.device)
 
     def observe(self, result: StepResult) -> None:
-        """Take in what a step committed; afterwards :meth:`keep` drops finished rows."""
+        """Take in what a step committed; afterwards :meth:`select` drops finished rows."""
 
-    def keep(self, rows: list[int], width: int) -> None:
+    def select(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, none of which has more than ``width`` committed tokens."""
 
 
@@ -91,7 +91,7 @@ class ChainDrafting(Drafting):
         """Return states and scores of the next slots of all rows, or of some."""
         return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
-    def keep(self, rows: list[int], width: int) -> None:
+    def select(self, rows: list[int], width: int) -> None:
         self.drafter.select(rows, width)
 
 
@@ -178,8 +178,8 @@ class TreeDrafting(ChainDrafting):
             if not advance(self._lattice[0], self._positions, gone):
                 self._lattice = None
 
-    def keep(self, rows: list[int], width: int) -> None:
-        super().keep(rows, width)
+    def select(self, rows: list[int], width: int) -> None:
+        super().select(rows, width)
         if self._lattice is not None:
             candidates, first, following = self._lattice
             self._lattice = candidates[rows], first[rows], following[rows]

@@ -70,11 +70,11 @@ class Loop:
             yield result, judgement
 
             if any(result.finished):
-                batch.keep(result.kept)
+                batch.select(result.kept)
                 if batch.rows:
                     width = max(batch.lengths)
                     self.verifier.select(result.kept, width)
-                    drafting.keep(result.kept, width)
+                    drafting.select(result.kept, width)
 
     def commit_forced(self, batch: Batch) -> None:
         """Commit forced tokens by one pass of the verifier; the last is read with the draft."""

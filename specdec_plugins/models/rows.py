@@ -16,7 +16,7 @@ def unfinished(finished: Sequence[bool]) -> list[int]:
     return [next(late) if finished[index] else index for index in range(len(going))]
 
 
-def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0) -> Tensor:
+def select_rows(x: Tensor, rows: Sequence[int], dim: int = 0) -> Tensor:
     """Move ``rows`` of ``x`` to the first indices, in this order, and return a view of them; if
     they are repeated so that ``x`` has no room for all, return a copy."""
     if len(rows) > x.size(dim):

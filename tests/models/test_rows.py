@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.models.rows import keep_rows, unfinished
+from specdec_plugins.models.rows import select_rows, unfinished
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -23,6 +23,6 @@ def test_rows_are_where_they_are_wanted(order: list[int], count: int, before: in
     x = torch.arange(3 * 5 * 2**before).view(shape)
     rows, whole = order[:count], x.clone()
     expected = whole.index_select(before, torch.tensor(rows))
-    found = keep_rows(x, rows, before)
+    found = select_rows(x, rows, before)
     assert torch.equal(found, expected)
     assert found.data_ptr() == x.data_ptr()

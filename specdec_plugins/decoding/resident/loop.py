@@ -97,7 +97,7 @@ class ResidentBatch(Rows):
             result = self._step_result()
             yield result, None
             if any(result.finished):
-                self.keep(result.kept)
+                self.select(result.kept)
 
     def _step_result(self) -> StepResult:
         """Make a step."""
@@ -131,10 +131,10 @@ class ResidentBatch(Rows):
         self._step.run()
         self._loop.row_steps += self._shape.rows
 
-    def keep(self, rows: list[int]) -> None:
+    def select(self, rows: list[int]) -> None:
         """Go on with ``rows``, and begin with others in place of the rest."""
         free = [index for i, index in enumerate(self._indices) if i not in rows]
-        super().keep(rows)
+        super().select(rows)
         self._fill(free)
 
     def _fill(self, free: list[int]) -> None:

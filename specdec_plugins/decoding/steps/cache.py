@@ -14,7 +14,7 @@ from specdec_plugins.decoding.kernels import Bools, Floating, Ints
 from specdec_plugins.engines.compiling import compiled
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, lowest
-from specdec_plugins.models.rows import keep_rows
+from specdec_plugins.models.rows import select_rows
 
 
 def room(positions: int) -> int:
@@ -132,7 +132,7 @@ class KVCache:
             self._hand(len(rows), self._make(len(rows), store.size(4), *self._kind))
             self._past[..., :width, :] = store[:, :, rows, :, :width]
             return
-        keep_rows(store[..., :width, :], rows, 2)
+        select_rows(store[..., :width, :], rows, 2)
         if len(rows) != self.rows:
             self._hand(len(rows), store)
 

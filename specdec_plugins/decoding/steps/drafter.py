@@ -21,7 +21,7 @@ from specdec_plugins.models.attention import Attend
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import Slots
 from specdec_plugins.models.lattice import SlotScores
-from specdec_plugins.models.rows import keep_rows
+from specdec_plugins.models.rows import select_rows
 
 
 class DrafterStep(CachedStep):
@@ -159,7 +159,7 @@ class CachedDrafter(CachedModel):
     def select(self, rows: list[int], width: int, sources: list[int] | None = None) -> None:
         super().select(rows, width if self.causal else 0, sources)
         if self._copies is not None:
-            self._copies = keep_rows(self._copies, rows)
+            self._copies = select_rows(self._copies, rows)
 
 
 def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ from specdec_plugins.models.layers import (
     source_mask,
     source_memory,
 )
-from specdec_plugins.models.rows import keep_rows
+from specdec_plugins.models.rows import select_rows
 
 #: (source tokens ``(batch, source)``, their lengths ``(batch,)``) -> the encoder's output.
 Encode = Callable[[Tensor, Tensor], EncoderOut]
@@ -223,9 +223,9 @@ class CachedModel:
         """
         self.cache.select(rows, width)
         sources = rows if sources is None else sources
-        self._memory = keep_rows(self._memory, sources, 2)
+        self._memory = select_rows(self._memory, sources, 2)
         if self._mask is not None:
-            self._mask = keep_rows(self._mask, sources)
+            self._mask = select_rows(self._mask, sources)
 
 
 def example_of(

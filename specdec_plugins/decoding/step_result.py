@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
@@ -134,6 +134,30 @@ class Observer:
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
         """End a batch; something may be added to each row's hypothesis."""
+
+
+class CommitObserver(Observer):
+    """Hands the tokens that steps commit to whoever follows the rows of a batch."""
+
+    def __init__(self) -> None:
+        self._rows: Sequence[Callable[[int, list[int], int], object]] = ()
+
+    def follow(self, rows: Sequence[Callable[[int, list[int], int], object]]) -> None:
+        """Call these, one for each row of the next batch, or none.
+
+        Each step calls a row's with the number of tokens before the step, with the tokens that it
+        commits, and with how many of these, the first ones, were drafted.
+        """
+        self._rows = rows
+
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+        if not self._rows:
+            return
+        tokens = result.tokens.tolist()
+        for i, row in enumerate(result.rows):
+            count = result.committed[i]
+            before = result.lengths[i] - count
+            self._rows[row](before, tokens[i][:count], result.accepted[i])
 
 
 class TraceRecorder(Observer):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from random import Random
 from threading import Lock
@@ -28,6 +29,7 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import BatchGenerator
 from specdec_plugins.inference.documents import Document, plain_document
+from specdec_plugins.inference.growth import GrowingText, Piece
 from specdec_plugins.inference.hypothesis import Hypothesis
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
@@ -85,6 +87,8 @@ class _Item:
     draft: Tensor = NOTHING
     #: ``(n,)`` tokens, each of which the output is to have, one after another.
     constraints: list[Tensor] = field(default_factory=list)
+    #: Its output as it grows, where somebody looks at it.
+    growing: GrowingText | None = None
 
 
 class Translator:
@@ -96,6 +100,9 @@ class Translator:
         self._constrained = "constraints" in settings.search_options
         #: The reason why our own loop decodes in place of CTranslate2, which was asked for.
         self.not_by_ctranslate2: str | None = None
+        self._commits = step_result.CommitObserver()
+        if not isinstance(generator, BatchGenerator):
+            generator.observers.append(self._commits)
         self._lock = Lock()
 
     @property
@@ -164,16 +171,27 @@ class Translator:
         return self._translate(source, window, seed)
 
     def translate_batch(
-        self, lines: Sequence[Line | str], seed: int | None = None
+        self,
+        lines: Sequence[Line | str],
+        seed: int | None = None,
+        on_piece: Callable[[int, Piece], object] | None = None,
     ) -> list[Translation | InferenceError]:
         """Return the translation of each line, or the error that it alone has.
 
         Args:
             seed: see :meth:`translate`.
+            on_piece: is called with the index of a line and a piece of its output as soon as a step
+                has committed it; the pieces of a line together are its text. Whatever it raises
+                ends all lines that have not ended. The writer, CTranslate2 and fairseq's search
+                show no steps, so that a line has one piece.
         """
         numbered = enumerate(lines, start=1)
         source = [line if isinstance(line, Line) else Line(n, line) for n, line in numbered]
         items = [self._encode(line) for line in source]
+        if on_piece is not None:
+            for index, item in enumerate(items):
+                take = partial(on_piece, index)
+                item.growing = GrowingText(self.codec, take, item.prefix.tolist())
         return list(self._translate_window(items, seed))
 
     def _translate(
@@ -281,6 +299,7 @@ class Translator:
                 sample["net_input"][FREE] = lengths.to(device)
         begin = self.codec.tokens.begin
         fault = f"line {items[0].line.number}, or its batch: a model's scores are not numbers"
+        self._commits.follow([item.growing.commit for item in items if item.growing is not None])
         try:
             rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
         except (AssertionError, IndexError) as error:  # of NaN
@@ -289,6 +308,8 @@ class Translator:
             raise InferenceError(fault)
         for item, hypotheses in zip(items, rows, strict=True):
             item.translation = self._translation(item, hypotheses)
+            if item.growing is not None:
+                item.growing.end(item.translation.text)
 
     def _translation(self, item: _Item, hypotheses: list[step_result.Hypothesis]) -> Translation:
         several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]

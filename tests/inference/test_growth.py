@@ -1,0 +1,126 @@
+"""Outputs that grow: pieces are only appended, and together they are the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from inference_runs import SENTENCES, make_settings
+
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Settings, Translation, Translator, load_translator
+from specdec_plugins.inference.growth import GrowingText, Piece
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAIRS = ("multi30k.en-de", "wmt.en-de")
+
+
+def grown(translator: Translator, lines: list[str]) -> tuple[list[Any], list[list[Piece]]]:
+    """Return translations, and the pieces of each."""
+    pieces: list[list[Piece]] = [[] for _ in lines]
+    return translator.translate_batch(lines, 1, lambda n, piece: pieces[n].append(piece)), pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        (PAIRS[0], {}),
+        (PAIRS[0], {"drafts": "copy"}),
+        (PAIRS[0], {"strategy": "AR"}),
+        pytest.param(PAIRS[1], {}, marks=pytest.mark.slow),
+        pytest.param(PAIRS[1], {"drafts": "copy"}, marks=pytest.mark.slow),
+        pytest.param(PAIRS[1], {"strategy": "AR"}, marks=pytest.mark.slow),
+    ],
+)
+def test_pieces_of_the_shipped_pairs(name: str, how: dict[str, Any]) -> None:
+    """By the default engine."""
+    folder = ROOT / "checkpoints" / name
+    lines = (folder / "example.en").read_text("utf-8").splitlines()[:4]
+    translator = load_translator(Settings.of_model(folder, **how))
+    expected = [result.text for result in translator.translate(lines)]
+    for result, pieces, text in zip(*grown(translator, lines), expected):
+        assert result.text == "".join(piece.text for piece in pieces) == text
+        assert len(pieces) > 1
+        assert any(piece.accepted for piece in pieces) == any(result.accepted)
+        if how:
+            assert sum(not piece.accepted for piece in pieces) <= len(result.accepted)
+
+
+@pytest.fixture(scope="module")
+def written() -> Translator:
+    """Its tokens are BPE's, which Moses' rules join."""
+    return load_translator(Settings.of_model(ROOT / "checkpoints" / PAIRS[0], strategy="AR"))
+
+
+@examples(100)
+@given(data=st.data())
+def test_any_tokens(data: st.DataObject, written: Translator) -> None:
+    """Whatever a model commits, and in whatever steps; punctuation and quotes more than usual."""
+    codec = written.codec
+    marks = [n for n, symbol in enumerate(codec.target.symbols) if not symbol[0].isalpha()]
+    token = st.sampled_from(marks[codec.target.nspecial :]) | st.integers(4, len(codec.target) - 1)
+    steps = data.draw(st.lists(st.lists(token, min_size=1, max_size=4), max_size=6))
+    pieces: list[Piece] = []
+    growing = GrowingText(codec, pieces.append, [])
+    for step in steps:
+        growing.commit(len(growing.tokens), step, data.draw(st.integers(0, len(step))))
+    text = codec.decode(torch.tensor([token for step in steps for token in step]).long())
+    growing.end(text)
+    assert "".join(piece.text for piece in pieces) == text
+
+
+def test_a_word_is_held_back_until_another_begins(world: Path) -> None:
+    codec = load_translator(make_settings(world, strategy="AR")).codec
+    pieces: list[Piece] = []
+    growing = GrowingText(codec, pieces.append, [])
+    first, second = (codec.target.index(word) for word in ("w1", "w2"))
+    growing.commit(0, [first], 0)
+    assert pieces == []
+    growing.commit(1, [second, first], 1)
+    assert [tuple(piece) for piece in pieces] == [("w1", False), (" w2", True)]
+    growing.commit(3, [codec.target.eos()], 1)
+    growing.end("w1 w2 w1")
+    assert [tuple(piece) for piece in pieces[2:]] == [(" w1", False)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"batch": 3},
+        {"strategy": "drafter"},
+        {"target_prefix": "w1 w2", "batch": 2},
+        {"strategy": "AR", "beam": 2},
+        {"strategy": "AR", "precision": "int8"},
+    ],
+)
+def test_pieces_of_any_settings(how: dict[str, Any], world: Path) -> None:
+    translator = load_translator(make_settings(world, **how))
+    lines = ["", *SENTENCES, "w1"]
+    results, pieces = grown(translator, lines)
+    assert ["".join(piece.text for piece in row) for row in pieces] == [r.text for r in results]
+    if how.get("beam") or how.get("precision"):  # no steps are seen
+        assert max(map(len, pieces)) == 1
+
+
+@pytest.mark.parametrize("fault", [OSError, IndexError, InferenceError])
+def test_an_error_ends_the_line(fault: type[Exception], world: Path) -> None:
+    """A caller that has enough raises one; the next line is decoded as ever."""
+    translator = load_translator(make_settings(world))
+    taken: list[Piece] = []
+
+    def stop(number: int, piece: Piece) -> None:
+        taken.append(piece)
+        raise fault("enough")
+
+    (expected,) = translator.translate_batch(SENTENCES[:1])
+    assert isinstance(expected, Translation)
+    with pytest.raises((fault, RuntimeError), match="enough"):
+        translator.translate_batch(SENTENCES, on_piece=stop)
+    assert len(taken) == 1
+    assert len(taken[0].text) < len(expected.text)
+    assert translator.translate_batch(SENTENCES[:1]) == [expected]

@@ -86,7 +86,9 @@ TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
 # Clients of the service's protocols, which are not ours.
 CLIENTS = ["deepl>=1.18", "libretranslatepy>=2.1"]
-DEV = [*TEST, *BENCH, *HF_TEST, *RAY, *SERVE, *CLIENTS, "mypy>=1.10", "ruff>=0.6"]
+# It drives a browser that the system has; it needs none of its own.
+BROWSER = ["playwright>=1.40"]
+DEV = [*TEST, *BENCH, *HF_TEST, *RAY, *SERVE, *CLIENTS, *BROWSER, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
     name="specdec-plugins",
@@ -102,6 +104,7 @@ setup(
     package_data={
         "specdec_plugins": ["py.typed"],
         "specdec_plugins.inference": ["*.html"],
+        "specdec_plugins.serve": ["*.html"],
     },
     zip_safe=False,
     entry_points={

@@ -28,7 +28,7 @@ _parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))
 # All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
 # most of them are always the same.
 OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))
-pytest_plugins = ["inference_runs", "watched"]
+pytest_plugins = ["inference_runs", "served", "watched"]
 
 # A busy machine makes an example slow, not wrong.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=25)

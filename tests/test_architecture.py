@@ -42,12 +42,12 @@ CEILINGS = {
     "inference": 1600,
     "jobs": 730,
     "models": 980,
-    "serve": 380,
+    "serve": 455,
     "tasks": 350,
     "verifiers": 485,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_500
+MAX_WEIGHT = 11_600
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

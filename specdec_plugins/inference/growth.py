@@ -23,6 +23,8 @@ class Piece(NamedTuple):
     text: str
     #: True if it was drafted and accepted; False if it is the verifier's own, or forced.
     accepted: bool
+    #: The number of characters of the output before it.
+    begin: int
 
 
 @dataclass
@@ -61,7 +63,7 @@ class GrowingText:
             if piece := text[self.given : end]:
                 self.given += len(piece)
                 try:
-                    self.take(Piece(piece, accepted))
+                    self.take(Piece(piece, accepted, self.given - len(piece)))
                 except (AssertionError, IndexError, InferenceError) as error:
                     # These would be taken for the model's.
                     raise RuntimeError(f"on_piece: {error}") from error

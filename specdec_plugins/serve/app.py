@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from specdec_plugins.inference.documents import Document, html_document, plain_document
+from specdec_plugins.inference.growth import Piece
 from specdec_plugins.serve import protocols
 from specdec_plugins.serve.protocols import Asked, RequestError
 from specdec_plugins.serve.workers import Sentence, Workers
@@ -32,6 +42,10 @@ WIDEST = 12
 LOOKS = 0.2
 #: Buckets of a request's time, in seconds.
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+#: The page at /. Its policy allows one style and one script, by a word that nobody can guess.
+PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
+#: Headers of a stream: neither caches nor nginx are to hold it back.
+UNBUFFERED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @dataclass(frozen=True)
@@ -81,11 +95,13 @@ class Service:
         """Return the application, which starts and ends the workers."""
         routes = [
             self._route("/translate", self._libre_translate, "POST"),
+            self._route("/translate/stream", self._stream, "POST"),
             self._route("/detect", self._libre_detect, "POST"),
             self._route("/languages", self._libre_languages, "GET"),
             self._route("/v2/translate", self._deepl_translate, "POST"),
             self._route("/v2/languages", self._deepl_languages, "GET", "POST"),
             self._route("/v2/usage", self._deepl_usage, "GET", "POST"),
+            Route("/", self._page),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
         ]
@@ -149,9 +165,67 @@ class Service:
         fields = await self._fields(request)
         self._check_key(fields.get("api_key"))
         asked = protocols.libre_request(fields, self.workers.directions)
-        outputs, notes = await self._translated(request, asked)
+        outputs, results = await self._translated(request, asked)
         answer = protocols.libre_answer(fields, asked, outputs)
-        return JSONResponse({**answer, **notes})
+        return JSONResponse({**answer, **_notes(results)})
+
+    async def _stream(self, request: Request) -> Response:
+        fields = await self._fields(request)
+        self._check_key(fields.get("api_key"))
+        asked = protocols.libre_request(fields, self.workers.directions)
+        if len(asked.texts) > 1:
+            raise RequestError(400, "q: is a list; a stream has one text")
+        events: asyncio.Queue[str] = asyncio.Queue()
+        work = asyncio.ensure_future(self._grow(request, fields, asked, events.put_nowait))
+        work.add_done_callback(lambda _: events.put_nowait(""))
+        # An error before the first word has a status of its own.
+        first = await events.get() or work.result()
+
+        async def body() -> AsyncIterator[str]:
+            event = first
+            try:
+                while event:
+                    yield event
+                    event = await events.get()
+                work.result()
+            except (RequestError, ClientDisconnect) as error:
+                yield _event("error", error=str(error), status=getattr(error, "status", 499))
+            finally:
+                work.cancel()
+
+        return StreamingResponse(body(), 200, UNBUFFERED, "text/event-stream")
+
+    async def _grow(
+        self,
+        request: Request,
+        fields: Mapping[str, Any],
+        asked: Asked,
+        put: Callable[[str], object],
+    ) -> str:
+        """Put server-sent events: the pieces of an output, then the whole and its figures.
+
+        Each piece tells whether it was drafted and accepted; None: it was not translated.
+        """
+        document = _document(asked.texts[0], asked)
+        begin = time.perf_counter()
+
+        def show(text: str, accepted: bool | None) -> None:
+            if text:
+                put(_event("piece", text=text, accepted=accepted))
+
+        def take(number: int, piece: Piece) -> None:
+            if not piece.begin:
+                show(document.parts[2 * number], None)
+            show(document.written(piece.text), piece.accepted)
+
+        outputs, results = await self._translated(request, asked, take)
+        show(document.parts[-1], None)
+        milliseconds = round(1000 * (time.perf_counter() - begin), 1)
+        steps = sum(result.steps for result in results)
+        tokens = sum(result.tokens for result in results)
+        answer = protocols.libre_answer(fields, asked, outputs) | _notes(results)
+        put(_event("done", **answer, steps=steps, tokens=tokens, milliseconds=milliseconds))
+        return ""
 
     async def _libre_detect(self, request: Request) -> Response:
         fields = await self._fields(request)
@@ -165,8 +239,8 @@ class Service:
         fields = await self._fields(request)
         self._check_deepl_key(request, fields)
         asked = protocols.deepl_request(fields, self.workers.directions)
-        outputs, notes = await self._translated(request, asked)
-        return JSONResponse({**protocols.deepl_answer(asked, outputs), **notes})
+        outputs, results = await self._translated(request, asked)
+        return JSONResponse({**protocols.deepl_answer(asked, outputs), **_notes(results)})
 
     async def _deepl_languages(self, request: Request) -> Response:
         fields = await self._fields(request)  # DeepL's client sends a body with GET
@@ -179,14 +253,23 @@ class Service:
         used = self.figures.registry.get_sample_value("specdec_characters_total")
         return JSONResponse({"character_count": int(used or 0), "character_limit": 10**12})
 
+    async def _page(self, request: Request) -> Response:
+        page = PAGE.replace("NONCE", secrets.token_urlsafe(16))
+        return HTMLResponse(page, headers={"X-Frame-Options": "DENY"})
+
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(generate_latest(self.figures.registry))
 
-    async def _translated(self, request: Request, asked: Asked) -> tuple[list[str], dict[str, Any]]:
-        """Return the output of each text, and what is to be said of them."""
+    async def _translated(
+        self,
+        request: Request,
+        asked: Asked,
+        take: Callable[[int, Piece], object] | None = None,
+    ) -> tuple[list[str], list[Sentence]]:
+        """Return the output of each text, and all sentences; ``take``: see :class:`Workers`."""
         characters = sum(map(len, asked.texts))
         if characters > self.limits.characters:
             raise RequestError(413, f"a request may have {self.limits.characters} characters")
@@ -198,7 +281,8 @@ class Service:
         try:
             documents = [_document(text, asked) for text in asked.texts]
             sentences = [text for document in documents for text in document.sentences]
-            results = await self._while_there(request, asked, sentences)
+            work = self.workers.translate(asked.direction, sentences, take)
+            results = await self._while_there(request, work)
         finally:
             self._open -= 1
             self.figures.open.set(self._open)
@@ -206,13 +290,13 @@ class Service:
         self.figures.characters.inc(characters)
         self.figures.steps.inc(sum(result.steps for result in results))
         self.figures.tokens.inc(sum(result.tokens for result in results))
-        return _joined(documents, results), _notes(results)
+        return _joined(documents, results), results
 
     async def _while_there(
-        self, request: Request, asked: Asked, sentences: Sequence[str]
+        self, request: Request, translate: Coroutine[Any, Any, list[Sentence]]
     ) -> list[Sentence]:
         """Translate as long as the client waits, and the limit lets it."""
-        work = asyncio.ensure_future(self.workers.translate(asked.direction, sentences))
+        work = asyncio.ensure_future(translate)
         end = time.monotonic() + self.limits.seconds
         try:
             while not (await asyncio.wait([work], timeout=LOOKS))[0]:
@@ -232,6 +316,10 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         if len(body) > max_bytes:
             raise RequestError(413, f"a request may have {max_bytes} bytes")
     return body
+
+
+def _event(name: str, **data: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
 def _document(text: str, asked: Asked) -> Document:

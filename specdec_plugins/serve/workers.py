@@ -6,12 +6,16 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from specdec_plugins.inference.growth import Piece
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 
@@ -19,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: A source and a target language, such as ``("en", "de")``.
 Direction = tuple[str, str]
+#: A fork would share the threads' locks of libraries that are loaded here.
+SPAWN = get_context("spawn")
 #: Deaths of workers after which a sentence is given up.
 TRIES = 2
 
@@ -68,13 +74,43 @@ def _loaded() -> Loaded:
     return Loaded(list(TRANSLATORS), used // 1024)
 
 
-def _translate(direction: Direction, text: str) -> Sentence:
-    (result,) = TRANSLATORS[direction].translate_batch([text])
+def _translate(direction: Direction, text: str, pieces: Connection | None) -> Sentence:
+    on_piece = None if pieces is None else lambda _, piece: pieces.send(piece)
+    (result,) = TRANSLATORS[direction].translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
         return Sentence("", fault=str(result))
     steps = len(result.accepted)
     tokens = len(result.tokens) - result.forced
     return Sentence(result.text, result.limited, result.unknown, steps=steps, tokens=tokens)
+
+
+@contextmanager
+def _pipe(take: Callable[[Piece], object]) -> Iterator[Connection]:
+    """Open a pipe for a worker's pieces, which ``take`` is given as they come.
+
+    A worker that writes to it when it is closed gives its sentence up.
+    """
+    loop = asyncio.get_running_loop()
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    known = 0
+
+    def read() -> None:
+        nonlocal known
+        while receiver.poll():
+            piece = receiver.recv()
+            # A worker in place of one that died begins anew.
+            if piece.begin == known:
+                known += len(piece.text)
+                take(piece)
+
+    loop.add_reader(receiver.fileno(), read)
+    try:
+        yield sender
+        read()
+    finally:
+        loop.remove_reader(receiver.fileno())
+        receiver.close()
+        sender.close()
 
 
 class Workers:
@@ -120,29 +156,43 @@ class Workers:
         """The number of workers that translate."""
         return self.count - self._idle.qsize()
 
-    async def translate(self, direction: Direction, texts: Sequence[str]) -> list[Sentence]:
-        """Return the translation of each text; cancelled, it begins no other text."""
+    async def translate(
+        self,
+        direction: Direction,
+        texts: Sequence[str],
+        take: Callable[[int, Piece], object] | None = None,
+    ) -> list[Sentence]:
+        """Return the translation of each text; cancelled, it begins no other text.
+
+        Args:
+            take: is given the index of a text and a piece of its translation as soon as it is
+                committed; texts are then translated one after another.
+        """
         results: dict[int, Sentence] = {}
         rest = iter(enumerate(texts))
 
-        async def take() -> None:
+        async def work() -> None:
             for number, text in rest:
-                results[number] = await self._next(direction, text)
+                pipe = nullcontext() if take is None else _pipe(partial(take, number))
+                with pipe as pieces:
+                    results[number] = await self._next(direction, text, pieces)
                 # Whoever waits for a worker takes it now: a queue gives it to who asks first.
                 await asyncio.sleep(0)
 
-        takers = [asyncio.ensure_future(take()) for _ in range(min(self.count, len(texts)))]
-        await asyncio.gather(*takers)
+        count = self.count if take is None else 1
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(count, len(texts)))]
+        await asyncio.gather(*tasks)
         return [results[number] for number in range(len(texts))]
 
-    async def _next(self, direction: Direction, text: str) -> Sentence:
+    async def _next(self, direction: Direction, text: str, pieces: Connection | None) -> Sentence:
         """Translate a text by the next worker that is idle."""
         loop = asyncio.get_running_loop()
         worker = await self._idle.get()
         try:
             for _ in range(TRIES):
                 try:
-                    return await loop.run_in_executor(worker, _translate, direction, text)
+                    work = loop.run_in_executor(worker, _translate, direction, text, pieces)
+                    return await work
                 except BrokenProcessPool:
                     logger.error("a worker died; another one is started")
                     self._all.discard(worker)
@@ -152,7 +202,6 @@ class Workers:
             self._idle.put_nowait(worker)
 
     def _begin(self) -> ProcessPoolExecutor:
-        # A fork would share the threads' locks of libraries that are loaded here.
-        worker = ProcessPoolExecutor(1, get_context("spawn"), _load, self._load)
+        worker = ProcessPoolExecutor(1, SPAWN, _load, self._load)
         self._all.add(worker)
         return worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,19 @@ def test_a_word_is_held_back_until_another_begins(world: Path) -> None:
     growing.commit(0, [first], 0)
     assert pieces == []
     growing.commit(1, [second, first], 1)
-    assert [tuple(piece) for piece in pieces] == [("w1", False), (" w2", True)]
+    assert [tuple(piece) for piece in pieces] == [("w1", False, 0), (" w2", True, 2)]
     growing.commit(3, [codec.target.eos()], 1)
     growing.end("w1 w2 w1")
-    assert [tuple(piece) for piece in pieces[2:]] == [(" w1", False)]
+    assert [tuple(piece) for piece in pieces[2:]] == [(" w1", False, 5)]
+
+
+def test_characters_are_words_where_there_are_no_blanks() -> None:
+    codec: Any = Namespace(decode=lambda tokens: "".join(map(chr, tokens.tolist())))
+    pieces: list[str] = []
+    growing = GrowingText(codec, lambda piece: pieces.append(piece.text), [])
+    for count, word in enumerate(("\u6211", "\u4eec\u8bf4", "a", "b", "\u3002")):
+        growing.commit(len(growing.tokens), list(map(ord, word)), count % 2)
+    assert pieces == ["\u6211", "\u4eec", "\u8bf4", "a", "b", "\u3002"]
 
 
 @pytest.mark.parametrize(

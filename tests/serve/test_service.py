@@ -3,108 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from inference_runs import SENTENCES, make_settings
+from inference_runs import SENTENCES
+from served import KEY, LIBRARIES, Server, kill_workers, pieces_of, settle, start
 
 from specdec_plugins.cli import serve
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.inference import load_translator
 
-for library in ("starlette", "uvicorn", "sentencex", "prometheus_client"):
+for library in LIBRARIES:
     pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
-
-KEY = "a-key"
-
-
-@dataclass
-class Server:
-    """A running server."""
-
-    url: str
-    process: subprocess.Popen[str]
-    log: Path
-
-    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Send JSON, or bytes as they are; return the status and the answer's JSON."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path, data, {"Content-Type": "application/json", **headers}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def translate(self, q: str | list[str], **fields: Any) -> tuple[int, Any]:
-        usual = {"q": q, "source": "en", "target": "de", "api_key": KEY}
-        return self.post("/translate", {**usual, **fields})
-
-    def metric(self, name: str) -> float:
-        with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
-            text = response.read().decode()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(world: Path, folder: Path, *flags: str) -> Server:
-    port, log = free_port(), folder / "log"
-    (folder / "keys").write_text(f"other\n{KEY}\n")
-    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
-    command += ["--workers", "2", "--max-characters", "4000", *flags]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
-    server = Server(f"http://127.0.0.1:{port}", process, log)
-    for _ in range(1800):
-        assert process.poll() is None, log.read_text()
-        try:
-            with urllib.request.urlopen(server.url + "/health", timeout=10):
-                return server
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError(log.read_text())
-
-
-@pytest.fixture(scope="module")
-def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("serve")
-    server = start(world, folder, "--api-key-file", str(folder / "keys"))
-    yield server
-    server.process.terminate()
-    # It takes nothing new, and ends.
-    assert server.process.wait(60) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
-    assert KEY not in server.log.read_text()
-    assert SENTENCES[0] not in server.log.read_text()
-
-
-@pytest.fixture(scope="module")
-def expected(world: Path) -> dict[str, str]:
-    options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
-    translator = load_translator(make_settings(world, **options))
-    return {line: result.text for line, result in zip(SENTENCES, translator.translate(SENTENCES))}
 
 
 def test_the_words_are_the_translators(server: Server, expected: dict[str, str]) -> None:
@@ -250,19 +168,17 @@ def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
     with socket.create_connection(address) as client:
         head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         client.sendall((head + body).encode())
-    for _ in range(100):
-        if server.metric("specdec_busy_workers") == server.metric("specdec_open_requests") == 0:
-            break
-        time.sleep(0.1)
-    assert server.metric("specdec_open_requests") == 0
+    settle(server)
     assert server.metric("specdec_tokens_total") == before
 
 
 def test_a_worker_that_dies_is_replaced(server: Server, expected: dict[str, str]) -> None:
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-    for child in children.split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
+    """A stream goes on where it was."""
+    lines = SENTENCES * 4
+    events = server.stream("\n".join(lines))
+    first = next(events)
+    kill_workers(server)
+    assert pieces_of([first, *events]) == "\n".join(expected[line] for line in lines)
     status, answer = server.translate(SENTENCES)
     assert status == 200
     assert answer["translatedText"] == [expected[text] for text in SENTENCES]
@@ -289,6 +205,9 @@ def test_limits_of_time_and_number(world: Path, tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert 429 in [status for status, _ in answers]
+        events = list(server.stream("\n".join(long)))
+        assert [name for name, _ in events[-2:]] == ["piece", "error"]
+        assert events[-1][1] == {"error": "it takes more than 1 s", "status": 504}
         assert re.search("wait", str(answers))
     finally:
         server.process.terminate()

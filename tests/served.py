@@ -1,0 +1,138 @@
+"""A running service with a random pair, and how to ask it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inference_runs import SENTENCES, make_settings
+
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import load_translator
+
+KEY = "a-key"
+LIBRARIES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Send JSON, or bytes as they are; return the status and the answer's JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json", **headers}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def translate(self, q: str | list[str], **fields: Any) -> tuple[int, Any]:
+        usual = {"q": q, "source": "en", "target": "de", "api_key": KEY}
+        return self.post("/translate", {**usual, **fields})
+
+    def stream(self, q: str, **fields: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the names and the data of a stream's events, as they come."""
+        body = {"q": q, "source": "en", "target": "de", "api_key": KEY, **fields}
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/translate/stream", data, headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            for event in iter(lambda: [response.readline().decode() for _ in range(3)], [""] * 3):
+                assert event[2] == "\n"
+                yield event[0][len("event: ") : -1], json.loads(event[1][len("data: ") :])
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(world: Path, folder: Path, *flags: str) -> Server:
+    port, log = free_port(), folder / "log"
+    (folder / "keys").write_text(f"other\n{KEY}\n")
+    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
+    command += ["--workers", "2", "--max-characters", "4000", *flags]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
+    server = Server(f"http://127.0.0.1:{port}", process, log)
+    for _ in range(1800):
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(server.url + "/health", timeout=10):
+                return server
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def pieces_of(events: list[tuple[str, Any]]) -> str:
+    """Return the text of the pieces, which are all but the last event."""
+    assert {name for name, _ in events[:-1]} <= {"piece"}
+    assert all(data["text"] for _, data in events[:-1])
+    return "".join(data["text"] for _, data in events[:-1])
+
+
+def kill_workers(server: Server) -> None:
+    """Kill the processes that hold the models, at once."""
+    number = server.process.pid
+    children = Path(f"/proc/{number}/task/{number}/children").read_text()
+    for child in children.split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+
+
+def settle(server: Server) -> None:
+    """Wait until no request is open, and no worker works."""
+    for _ in range(100):
+        if server.metric("specdec_busy_workers") == server.metric("specdec_open_requests") == 0:
+            break
+        time.sleep(0.1)
+    assert server.metric("specdec_open_requests") == 0
+
+
+@pytest.fixture(scope="session")
+def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    for library in LIBRARIES:
+        pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
+    folder = tmp_path_factory.mktemp("serve")
+    server = start(world, folder, "--api-key-file", str(folder / "keys"))
+    yield server
+    server.process.terminate()
+    # It takes nothing new, and ends.
+    assert server.process.wait(60) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    log = server.log.read_text()
+    assert not [word for word in (KEY, SENTENCES[0], "Traceback") if word in log], log
+
+
+@pytest.fixture(scope="session")
+def expected(world: Path) -> dict[str, str]:
+    options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
+    translator = load_translator(make_settings(world, **options))
+    return {line: result.text for line, result in zip(SENTENCES, translator.translate(SENTENCES))}

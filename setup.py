@@ -81,6 +81,7 @@ HF = ["safetensors>=0.4", *SENTENCEPIECE]
 HF_TEST = [*HF, "transformers>=5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray>=2.60"]
+SUBTITLES = ["webvtt-py>=0.6"]
 SERVE = ["prometheus-client>=0.20", "sentencex>=1", "starlette>=0.40", "uvicorn>=0.30"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
@@ -88,7 +89,18 @@ TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
 CLIENTS = ["deepl>=1.18", "libretranslatepy>=2.1"]
 # It drives a browser that the system has; it needs none of its own.
 BROWSER = ["playwright>=1.40"]
-DEV = [*TEST, *BENCH, *HF_TEST, *RAY, *SERVE, *CLIENTS, *BROWSER, "mypy>=1.10", "ruff>=0.6"]
+DEV = [
+    *TEST,
+    *BENCH,
+    *HF_TEST,
+    *RAY,
+    *SERVE,
+    *SUBTITLES,
+    *CLIENTS,
+    *BROWSER,
+    "mypy>=1.10",
+    "ruff>=0.6",
+]
 
 setup(
     name="specdec-plugins",
@@ -137,6 +149,7 @@ setup(
         "plot": PLOT,
         "ray": RAY,
         "serve": SERVE,
+        "subtitles": SUBTITLES,
         "sentencepiece": SENTENCEPIECE,
         "test": TEST,
         "dev": DEV,

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 870,
-    "cli": 655,
+    "cli": 681,
     "criterions": 205,
     "data": 45,
     "decoding": 2880,
@@ -39,15 +39,15 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1600,
+    "inference": 1635,
     "jobs": 730,
     "models": 980,
-    "serve": 455,
+    "serve": 453,
     "tasks": 350,
     "verifiers": 485,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_600
+MAX_WEIGHT = 11_650
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

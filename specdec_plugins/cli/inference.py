@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_plugins.files.command import command, tell
+from specdec_plugins.files.command import command, put, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines, check_drafts
-from specdec_plugins.files.output import JsonObject, reserved, write_json
-from specdec_plugins.inference import Translation, load_translator
+from specdec_plugins.files.output import JsonObject, reserved, write_json, write_whole
+from specdec_plugins.inference import Settings, Translation, load_translator
+from specdec_plugins.inference.documents import FORMATS
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
@@ -41,6 +43,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
+    formats = ("text", *FORMATS)
+    add("--format", choices=formats, default="text", help="of input and output (text: lines)")
     add = parser.output.add_argument
     add("--output-path", metavar="FILE", default="-", help="one translation a line; -: stdout")
     add("--resume", action="store_true", help="continue after the finished lines")
@@ -61,6 +65,10 @@ def main(argv: Sequence[str]) -> None:
     check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
+    if args.format != "text":
+        with reserved(outputs):
+            _translate_document(args, settings)
+        return
     drafts = InputLines.open(os.path.abspath(p)) if (p := settings.drafts_path) else nullcontext()
     with reserved(outputs), InputLines.open(args.input_path) as lines, drafts as lines.drafts:
         output = OutputLines(args.output_path, args.resume)
@@ -103,6 +111,32 @@ def main(argv: Sequence[str]) -> None:
             write_json(Path(args.stats_json), report)
         if works:
             resume.finish()
+
+
+def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
+    """Translate the texts of a whole file, of which all else stays."""
+    for name in ("resume", "trace", "drafts", "stats", "stats_json"):
+        if getattr(args, name):
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag}: does not work with --format {args.format}")
+    with sys.stdin.buffer if args.input_path == STANDARD else open(args.input_path, "rb") as file:
+        data = file.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InferenceError(f"{args.input_path}: is not UTF-8; convert it") from error
+    document = FORMATS[args.format](re.sub("\r\n?", "\n", text))
+    with progress(args.no_progress_bar, f"translating {args.input_path}"):
+        translator = load_translator(settings)
+        results = translator.translate(document.sentences, seed=args.seed)
+        output = document.joined([result.line for result in warned(results, 0)])
+    output = output.replace("\n", "\r\n" if "\r\n" in text else "\n")
+    if args.output_path == STANDARD:
+        put(output)
+    else:
+        write_whole(Path(args.output_path), [output.encode()])
+    if not args.quiet:
+        tell(str(translator.statistics))
 
 
 def warned(results: Iterable[Translation], before: int) -> Iterator[Translation]:

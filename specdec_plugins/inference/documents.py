@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
+from itertools import chain
+from textwrap import TextWrapper
 
 from specdec_plugins.files.errors import InferenceError
 
@@ -19,6 +22,10 @@ VOID = (
 )
 #: A sentence, and the blanks around it.
 BLANKS = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+#: A line end within a text of HTML, where it is a blank.
+LINE_END = re.compile(r"(?<=\S)\s*\n\s*(?=\S)")
+#: A tag within a subtitle, such as ``<i>`` or ``{\an8}``, and the dash before what somebody says.
+TAG = re.compile(r"((?:<[^>]*>|\{\\[^}]*\}|^|\n)[-\u2013\u2014]|<[^>]*>|\{\\[^}]*\})")
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Document:
 
     #: ``"A b. C d.\n"`` is ``["", "A b.", " ", "C d.", "\n"]``: every second one is a sentence.
     parts: Sequence[str]
-    #: Makes text of a sentence's translation.
-    written: Callable[[str], str] = str
+    #: Makes text of a sentence and its translation.
+    written: Callable[[str, str], str] = lambda sentence, translation: translation
 
     @property
     def sentences(self) -> Sequence[str]:
@@ -38,7 +45,7 @@ class Document:
     def joined(self, translations: Sequence[str]) -> str:
         """Return the text with these in place of its sentences."""
         parts = list(self.parts)
-        parts[1::2] = map(self.written, translations)
+        parts[1::2] = map(self.written, self.sentences, translations)
         return "".join(parts)
 
 
@@ -47,7 +54,10 @@ def plain_document(text: str, language: str, split: bool = True) -> Document:
 
     ``split``: divide lines into sentences, by the rules of a ``language`` such as ``en``.
     """
-    return Document(list(_parts(text, language, split)))
+    stretches: Iterable[str] = text.splitlines(keepends=True)
+    if split:
+        stretches = chain.from_iterable(map(partial(_sentences, language), stretches))
+    return Document(list(_parts(stretches)))
 
 
 def html_document(text: str, language: str, split: bool = True) -> Document:
@@ -62,28 +72,81 @@ def html_document(text: str, language: str, split: bool = True) -> Document:
     return Document(parser.parts, _escaped)
 
 
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False)
+def subtitle_document(text: str, kind: str) -> Document:
+    """Return subtitles, each of which is a text; numbers, times, tags, notes and styles stay.
+
+    A translation has as many lines as its subtitle, at most.
+
+    Args:
+        kind: srt or vtt.
+
+    Raises:
+        InferenceError: it is no such text.
+    """
+    try:
+        import webvtt
+
+        captions = webvtt.from_buffer([text], kind).captions
+    except ImportError as error:
+        fault = "subtitles cannot be read; pip install 'specdec-plugins[subtitles]'"
+        raise InferenceError(fault) from error
+    except webvtt.errors.MalformedFileError as error:
+        raise InferenceError(f"the input is not {kind.upper()}") from error
+    parts = [""]
+    end = 0
+    for caption in captions:
+        # Its lines follow one with its times; there may be empty ones among them.
+        lines = re.compile(r"\n(" + r"\s*\n".join(map(re.escape, caption.lines)) + ")")
+        if cue := lines.search(text, text.index("-->", end)):
+            parts[-1] += text[end : cue.start(1)]
+            end = cue.end()
+            for number, stretch in enumerate(TAG.split(cue[1])):
+                between, *rest = [stretch] if number % 2 else _parts([stretch])
+                parts[-1] += between
+                parts += map(html.unescape, rest)
+    parts[-1] += text[end:]
+    return Document(parts, _wrapped)
 
 
-def _parts(text: str, language: str, split: bool) -> Iterator[str]:
+#: Makes a document of a text in a format; sentences are not divided.
+FORMATS: Mapping[str, Callable[[str], Document]] = {
+    "html": partial(html_document, language="", split=False),
+    "srt": partial(subtitle_document, kind="srt"),
+    "vtt": partial(subtitle_document, kind="vtt"),
+}
+
+
+def _wrapped(subtitle: str, translation: str) -> str:
+    """Return a translation in as many lines as the subtitle has, at most, of about one length."""
+    count = len(subtitle.splitlines())
+    width = max(1, len(translation) // count)
+    lines = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    while len(lines.wrap(translation)) > count:
+        lines.width += 1
+    return lines.fill(translation)
+
+
+def _escaped(sentence: str, translation: str) -> str:
+    return html.escape(translation, quote=False)
+
+
+def _parts(stretches: Iterable[str]) -> Iterator[str]:
     """Yield the parts of a text: the first and the last are blanks, or empty."""
     between = ""
-    for line in text.splitlines(keepends=True):
-        for sentence in _sentences(line, language) if split else [line]:
-            match = BLANKS.fullmatch(sentence)
-            assert match is not None
-            before, words, after = match.groups()
-            between += before
-            if any(map(str.isalpha, words)):
-                yield from (between, words)
-                between = after
-            else:
-                between += words + after
+    for stretch in stretches:
+        match = BLANKS.fullmatch(stretch)
+        assert match is not None
+        before, words, after = match.groups()
+        between += before
+        if any(map(str.isalpha, words)):
+            yield from (between, words)
+            between = after
+        else:
+            between += words + after
     yield between
 
 
-def _sentences(line: str, language: str) -> Sequence[str]:
+def _sentences(language: str, line: str) -> Sequence[str]:
     try:
         import sentencex
     except ImportError as error:
@@ -109,10 +172,13 @@ class _Splitter(HTMLParser):
         if self._verbatim:
             self.parts[-1] += raw
             return
-        first, *rest = _parts(html.unescape(raw), self._language, self._split)
+        text = LINE_END.sub(" ", html.unescape(raw))
+        first, *rest = _parts(_sentences(self._language, text) if self._split else [text])
         if rest:
-            self.parts[-1] += _escaped(first)
-            self.parts += [part if n % 2 == 0 else _escaped(part) for n, part in enumerate(rest)]
+            self.parts[-1] += _escaped("", first)
+            self.parts += [
+                part if n % 2 == 0 else _escaped("", part) for n, part in enumerate(rest)
+            ]
         else:
             self.parts[-1] += raw
 

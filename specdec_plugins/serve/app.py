@@ -216,15 +216,17 @@ class Service:
         def take(number: int, piece: Piece) -> None:
             if not piece.begin:
                 show(document.parts[2 * number], None)
-            show(document.written(piece.text), piece.accepted)
+            show(document.written("", piece.text), piece.accepted)
 
         outputs, results = await self._translated(request, asked, take)
         show(document.parts[-1], None)
-        milliseconds = round(1000 * (time.perf_counter() - begin), 1)
-        steps = sum(result.steps for result in results)
-        tokens = sum(result.tokens for result in results)
-        answer = protocols.libre_answer(fields, asked, outputs) | _notes(results)
-        put(_event("done", **answer, steps=steps, tokens=tokens, milliseconds=milliseconds))
+        figures = {
+            "steps": sum(result.steps for result in results),
+            "tokens": sum(result.tokens for result in results),
+            "milliseconds": round(1000 * (time.perf_counter() - begin), 1),
+        }
+        answer = protocols.libre_answer(fields, asked, outputs)
+        put(_event("done", **answer, **figures, **_notes(results)))
         return ""
 
     async def _libre_detect(self, request: Request) -> Response:

@@ -136,6 +136,29 @@ def test_streams_that_nobody_reads(
             assert run(*flags, output_path="-") == status
 
 
+def test_subtitles(run: RunScript, tmp_path: Path, greedy: list[str], capfd: Any) -> None:
+    """Each is translated as a line is; line ends and all else stay, also through pipes."""
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    times = "00:00:01,600 --> 00:00:04,000"
+    text, output = (
+        "".join(f"{n}\r\n{times}\r\n{line}\r\n\r\n" for n, line in enumerate(lines, 1))
+        for lines in (SENTENCES, greedy)
+    )
+    path = tmp_path / "talk.srt"
+    path.write_bytes(text.encode())
+    assert run("--format", "srt", "--quiet", input_path=str(path)) == 0
+    assert (tmp_path / "out.txt").read_bytes() == output.encode()
+    assert run("--format", "srt", "--quiet", input_path=str(path), output_path="-") == 0
+    assert capfd.readouterr().out == output
+    for flag in ("--resume", "--stats"):
+        assert run("--format", "srt", flag, input_path=str(path)) == 2
+        assert f"{flag}: does not work with --format srt" in one_error(capfd)
+    path.write_bytes(b"\xff")
+    assert run("--format", "html", input_path=str(path)) == 1
+    assert f"{path}: is not UTF-8" in one_error(capfd)
+    assert (tmp_path / "out.txt").read_bytes() == output.encode()
+
+
 def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
     """From the best token alone it is greedy; else the seed decides."""
     flags, outputs = ["--sampling", "--temperature", "3"], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inference_runs import make_settings
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import load_translator
-from specdec_plugins.inference.documents import html_document, plain_document
+from specdec_plugins.inference.documents import FORMATS, html_document, plain_document
 
 pytest.importorskip("sentencex", reason="sentencex is not installed (extra [serve])")
 
@@ -57,6 +60,7 @@ def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
         ("<code>a<br>b</code>c", "<code>a<br>b</code>C"),
         ("<!-- a --><!DOCTYPE html>b", "<!-- a --><!DOCTYPE html>B"),
         ("<b>1 &lt; 2</b>", "<b>1 &lt; 2</b>"),
+        ("<p>\n  a\n  b\n</p>", "<p>\n  A B\n</p>"),
     ],
 )
 def test_tags_stay(text: str, expected: str) -> None:
@@ -68,6 +72,84 @@ def test_a_translation_is_no_markup() -> None:
     assert html_document("<p>a</p>", "en").joined(["<script> & more"]) == (
         "<p>&lt;script&gt; &amp; more</p>"
     )
+
+
+SRT = """1
+00:00:01,600 --> 00:00:04,000 X1:1
+<i>%s</i>
+
+2
+00:00:04,100 --> 00:00:06,000
+{\\an8}- %s
+- %s
+
+3
+00:00:07,000 --> 00:00:08,000
+42
+
+4
+00:00:07,000 --> 00:00:08,000
+%s
+
+"""
+VTT = """WEBVTT - a title
+Kind: captions
+
+STYLE
+::cue { color: red }
+
+NOTE The hat.
+
+left
+00:01.600 --> 00:04.000 line:0 align:left
+<v Bob>%s</v>
+
+00:05.000 --> 00:06.000 align:left
+%s <00:05.500>%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "texts"),
+    [
+        ("srt", SRT, ["The train leaves,\nand we are late.", "Where?", "There.", "1\none"]),
+        ("vtt", VTT, ["left", "left &amp;", "right"]),
+    ],
+)
+def test_texts_of_subtitles(kind: str, template: str, texts: list[str]) -> None:
+    """All else stays, byte for byte."""
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    document = FORMATS[kind](template % tuple(texts))
+    assert document.sentences == [html.unescape(text) for text in texts]
+    numbers = [f"number {number}" for number in range(len(texts))]
+    wrapped = [n.replace(" ", "\n") if "\n" in text else n for n, text in zip(numbers, texts)]
+    assert document.joined(numbers) == template % tuple(wrapped)
+
+
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_files_that_are_no_subtitles(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    with pytest.raises(InferenceError, match=f"not {kind.upper()}"):
+        FORMATS[kind]("Hello.\n")
+    monkeypatch.setitem(sys.modules, "webvtt", None)
+    with pytest.raises(InferenceError, match=r"\[subtitles\]"):
+        FORMATS[kind](SRT % (*"abcd",))
+
+
+WORD = st.text(st.sampled_from("ab\u00e9,"), min_size=1, max_size=9)
+
+
+@examples(100)
+@given(st.lists(st.lists(WORD, min_size=1), min_size=1, max_size=3), st.lists(WORD, max_size=30))
+def test_a_subtitle_keeps_its_number_of_lines(source: list[list[str]], words: list[str]) -> None:
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    lines = ["a " + " ".join(line) for line in source]
+    text = "1\n00:00:01,600 --> 00:00:04,000\n" + "\n".join(lines) + "\n"
+    output = FORMATS["srt"](text).joined([" ".join(words)]).splitlines()[2:]
+    assert len(output) <= len(lines)
+    assert " ".join(output).split() == words
+    longest = max(map(len, words), default=0)
+    assert all(len(line) <= len(" ".join(words)) / len(lines) + longest + 1 for line in output)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -186,17 +186,31 @@ class Workers:
 
     async def _next(self, direction: Direction, text: str, pieces: Connection | None) -> Sentence:
         """Translate a text by the next worker that is idle."""
-        loop = asyncio.get_running_loop()
         worker = await self._idle.get()
+        work = asyncio.ensure_future(self._run(worker, direction, text, pieces))
+        # Cancelled, it does not cancel the work: a worker is idle when its sentence has ended.
+        await asyncio.wait([work])
+        return work.result()
+
+    async def _run(
+        self,
+        worker: ProcessPoolExecutor,
+        direction: Direction,
+        text: str,
+        pieces: Connection | None,
+    ) -> Sentence:
+        """Translate a text by a worker, or by another one if it dies."""
+        loop = asyncio.get_running_loop()
         try:
             for _ in range(TRIES):
                 try:
-                    work = loop.run_in_executor(worker, _translate, direction, text, pieces)
-                    return await work
+                    return await loop.run_in_executor(worker, _translate, direction, text, pieces)
                 except BrokenProcessPool:
                     logger.error("a worker died; another one is started")
                     self._all.discard(worker)
                     worker = self._begin()
+                except OSError:
+                    return Sentence("", fault="nobody reads its pieces")
             return Sentence("", fault="its workers died")
         finally:
             self._idle.put_nowait(worker)

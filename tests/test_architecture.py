@@ -42,7 +42,7 @@ CEILINGS = {
     "inference": 1635,
     "jobs": 730,
     "models": 980,
-    "serve": 457,
+    "serve": 460,
     "tasks": 350,
     "verifiers": 485,
 }

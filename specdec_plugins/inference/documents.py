@@ -21,9 +21,9 @@ VOID = (
     *("track", "wbr"),
 )
 #: A sentence, and the blanks around it.
-BLANKS = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+BLANKS = re.compile(r"(\s*)((?:\S(?:.*\S)?)?)(\s*)", re.DOTALL)
 #: A line end within a text of HTML, where it is a blank.
-LINE_END = re.compile(r"(?<=\S)\s*\n\s*(?=\S)")
+LINE_END = re.compile(r"(?<=\S)[^\S\n]*\n\s*(?=\S)")
 #: A tag within a subtitle, such as ``<i>`` or ``{\an8}``, and the dash before what somebody says.
 TAG = re.compile(r"((?:<[^>]*>|\{\\[^}]*\}|^|\n)[-\u2013\u2014]|<[^>]*>|\{\\[^}]*\})")
 
@@ -54,10 +54,7 @@ def plain_document(text: str, language: str, split: bool = True) -> Document:
 
     ``split``: divide lines into sentences, by the rules of a ``language`` such as ``en``.
     """
-    stretches: Iterable[str] = text.splitlines(keepends=True)
-    if split:
-        stretches = chain.from_iterable(map(partial(_sentences, language), stretches))
-    return Document(list(_parts(stretches)))
+    return Document(list(_parts(_stretches(text, language, split))))
 
 
 def html_document(text: str, language: str, split: bool = True) -> Document:
@@ -146,6 +143,12 @@ def _parts(stretches: Iterable[str]) -> Iterator[str]:
     yield between
 
 
+def _stretches(text: str, language: str, split: bool) -> Iterable[str]:
+    """Return the lines of a text, or their sentences."""
+    lines = text.splitlines(keepends=True)
+    return chain.from_iterable(map(partial(_sentences, language), lines)) if split else lines
+
+
 def _sentences(language: str, line: str) -> Sequence[str]:
     try:
         import sentencex
@@ -173,7 +176,7 @@ class _Splitter(HTMLParser):
             self.parts[-1] += raw
             return
         text = LINE_END.sub(" ", html.unescape(raw))
-        first, *rest = _parts(_sentences(self._language, text) if self._split else [text])
+        first, *rest = _parts(_stretches(text, self._language, self._split))
         if rest:
             self.parts[-1] += _escaped("", first)
             self.parts += [

@@ -165,7 +165,8 @@ class Service:
         fields = await self._fields(request)
         self._check_key(fields.get("api_key"))
         asked = protocols.libre_request(fields, self.workers.directions)
-        outputs, results = await self._translated(request, asked)
+        documents = await self._documents(asked)
+        outputs, results = await self._translated(request, asked, documents)
         answer = protocols.libre_answer(fields, asked, outputs)
         return JSONResponse({**answer, **_notes(results)})
 
@@ -206,8 +207,9 @@ class Service:
 
         Each piece tells whether it was drafted and accepted; None: it was not translated.
         """
-        document = _document(asked.texts[0], asked)
         begin = time.perf_counter()
+        documents = await self._documents(asked)
+        document = documents[0]
 
         def show(text: str, accepted: bool | None) -> None:
             if text:
@@ -218,7 +220,7 @@ class Service:
                 show(document.parts[2 * number], None)
             show(document.written("", piece.text), piece.accepted)
 
-        outputs, results = await self._translated(request, asked, take)
+        outputs, results = await self._translated(request, asked, documents, take)
         show(document.parts[-1], None)
         figures = {
             "steps": sum(result.steps for result in results),
@@ -241,7 +243,8 @@ class Service:
         fields = await self._fields(request)
         self._check_deepl_key(request, fields)
         asked = protocols.deepl_request(fields, self.workers.directions)
-        outputs, results = await self._translated(request, asked)
+        documents = await self._documents(asked)
+        outputs, results = await self._translated(request, asked, documents)
         return JSONResponse({**protocols.deepl_answer(asked, outputs), **_notes(results)})
 
     async def _deepl_languages(self, request: Request) -> Response:
@@ -265,23 +268,27 @@ class Service:
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(generate_latest(self.figures.registry))
 
+    async def _documents(self, asked: Asked) -> list[Document]:
+        """Divide the texts of a request, if they are not too long."""
+        if sum(map(len, asked.texts)) > self.limits.characters:
+            raise RequestError(413, f"a request may have {self.limits.characters} characters")
+        # Tags that nobody closes take the parser of HTML seconds.
+        return [await asyncio.to_thread(_document, text, asked) for text in asked.texts]
+
     async def _translated(
         self,
         request: Request,
         asked: Asked,
+        documents: Sequence[Document],
         take: Callable[[int, Piece], object] | None = None,
     ) -> tuple[list[str], list[Sentence]]:
         """Return the output of each text, and all sentences; ``take``: see :class:`Workers`."""
-        characters = sum(map(len, asked.texts))
-        if characters > self.limits.characters:
-            raise RequestError(413, f"a request may have {self.limits.characters} characters")
         if self._open >= self.limits.requests:
             raise RequestError(429, "too many requests wait; try again later")
         self._open += 1
         self.figures.open.set(self._open)
         begin = time.perf_counter()
         try:
-            documents = [_document(text, asked) for text in asked.texts]
             sentences = [text for document in documents for text in document.sentences]
             work = self.workers.translate(asked.direction, sentences, take)
             results = await self._while_there(request, work)
@@ -289,7 +296,7 @@ class Service:
             self._open -= 1
             self.figures.open.set(self._open)
         self.figures.seconds.observe(time.perf_counter() - begin)
-        self.figures.characters.inc(characters)
+        self.figures.characters.inc(sum(map(len, asked.texts)))
         self.figures.steps.inc(sum(result.steps for result in results))
         self.figures.tokens.inc(sum(result.tokens for result in results))
         return _joined(documents, results), results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,21 @@ def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
         ("<!-- a --><!DOCTYPE html>b", "<!-- a --><!DOCTYPE html>B"),
         ("<b>1 &lt; 2</b>", "<b>1 &lt; 2</b>"),
         ("<p>\n  a\n  b\n</p>", "<p>\n  A B\n</p>"),
+        ("<p>a. B\nc.</p>\n\n\n", "<p>A. B C.</p>\n\n\n"),
     ],
 )
 def test_tags_stay(text: str, expected: str) -> None:
     document = html_document(text, "en")
     assert document.joined([sentence.upper() for sentence in document.sentences]) == expected
+
+
+@pytest.mark.parametrize("text", ["a" + " " * 20_000 + "a", "a" + "\n" * 20_000, "\t" * 20_000])
+def test_blanks_take_no_time(text: str) -> None:
+    begin = time.process_time()
+    for make in (plain_document, html_document):
+        document = make(text, "en")
+        assert document.joined(document.sentences) == text
+    assert time.process_time() - begin < 1
 
 
 def test_a_translation_is_no_markup() -> None:

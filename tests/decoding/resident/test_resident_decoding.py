@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from specdec_plugins.decoding.acceptance import (
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.resident.loop import ResidentBatch
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import CommitObserver, StepResult
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Buckets, Engine, Replay
 
@@ -56,8 +57,24 @@ def make(
     return build(engine, name, CONTROLLERS[controller], rule, k, **limits)
 
 
+def followed(generator: SpeculativeGenerator, count: int) -> list[list[int]]:
+    """Return the tokens of each row of the next batch, which steps are to add."""
+    rows: list[list[int]] = [[] for _ in range(count)]
+
+    def add(row: list[int], before: int, tokens: list[int], accepted: int) -> None:
+        assert before == len(row)
+        assert len(tokens) - accepted in (0, 1)
+        row += tokens
+
+    observer = CommitObserver()
+    observer.follow([partial(add, row) for row in rows])
+    generator.observers[:] = [observer]
+    return rows
+
+
 def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Any) -> None:
-    """The same output, scores and counts."""
+    """The same output, scores and counts; steps commit these tokens."""
+    rows = [followed(generator, len(batch["id"])) for generator in (found, expected)]
     pairs = list(zip(found.generate([], batch), expected.generate([], batch), strict=True))
     for (one,), (other,) in pairs:
         assert one["tokens"].tolist() == other["tokens"].tolist()
@@ -67,6 +84,7 @@ def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, bat
         ]
         for key in ("positional_scores", "score"):
             torch.testing.assert_close(one[key], other[key], atol=1e-9, rtol=1e-9)
+    assert rows[0] == rows[1] == [one["tokens"].tolist() for (one,), _ in pairs]
     reports = [one.statistics.report() for one in (found, expected)]
     for report in reports:
         for timed in ("seconds", "tokens_per_second", "latency_ms"):

@@ -3,9 +3,10 @@
     specdec-serve PAIR [PAIR ...]
     curl -d q="Hello." -d source=en -d target=de http://127.0.0.1:5000/translate
 
-Each PAIR is a pair's folder or a verifier's checkpoint; several serve several directions. It
-listens to this machine alone, unless --host says otherwise. After SIGTERM or Ctrl-C it takes no new
-requests, answers those that there are, and ends. Needs pip install 'specdec-plugins[serve]'.
+http://127.0.0.1:5000/ is a page, and /translate/stream shows an output while it grows. Each PAIR
+is a pair's folder or a verifier's checkpoint; several serve several directions. It listens to this
+machine alone, unless --host says otherwise. After SIGTERM or Ctrl-C it takes no new requests,
+answers those that there are, and ends. Needs pip install 'specdec-plugins[serve]'.
 """
 
 from __future__ import annotations

@@ -182,8 +182,9 @@ class Translator:
             seed: see :meth:`translate`.
             on_piece: is called with the index of a line and a piece of its output as soon as a step
                 has committed it; the pieces of a line together are its text. Whatever it raises
-                ends all lines that have not ended. The writer, CTranslate2 and fairseq's search
-                show no steps, so that a line has one piece.
+                ends all lines that have not ended, and is raised here (an ``InferenceError``, which
+                would be a line's, as a ``RuntimeError``). The writer, CTranslate2 and fairseq's
+                search show no steps, so that a line has one piece.
         """
         numbered = enumerate(lines, start=1)
         source = [line if isinstance(line, Line) else Line(n, line) for n, line in numbered]

@@ -69,7 +69,7 @@ install_torch() {
 if [ -n "${PYTHON:-}" ] && ! supported_version "$PYTHON" >/dev/null; then
   die "PYTHON=$PYTHON is not a working Python 3.10, 3.11 or 3.12 (with the venv module)"
 fi
-made_with=$(cat "$root/setup.py" "${BASH_SOURCE[0]}" | cksum)
+made_with=$(cat "$root"/{setup.py,pyproject.toml} "${BASH_SOURCE[0]}" | cksum)
 if venv_works; then
   version=$(supported_version "$py")
   [ -z "${PYTHON:-}" ] || [ "$(supported_version "$PYTHON")" = "$version" ] ||

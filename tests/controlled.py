@@ -77,7 +77,8 @@ def make_generator(
     model.attach_verifier(stock)
     drafts = CachedDrafter(model, engine), controller
     limits = GenerationLimits(max_len_b=max_len_b)
-    return traced(SpeculativeGenerator(stock, drafts, DICTIONARY, rule, limits, engine))
+    made = SpeculativeGenerator(stock, drafts, DICTIONARY, rule=rule, limits=limits, engine=engine)
+    return traced(made)
 
 
 def build(

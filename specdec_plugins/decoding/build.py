@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
@@ -87,11 +88,18 @@ def build_generator(
         EngineError: a verifier that cannot be run exactly.
     """
     rule = choices.get("rule") or StrictRule()
-    limits = choices.get("limits")
     controller = choices.get("controller") or Constant()
     engines = choices.get("engines") or Engines.both(EagerEngine())
+    make = partial(
+        SpeculativeGenerator,
+        verifier,
+        tgt_dict=tgt_dict,
+        rule=rule,
+        limits=choices.get("limits"),
+        engine=engines.verifier,
+    )
     if drafts is None or not controller.drafts:
-        return SpeculativeGenerator(verifier, None, tgt_dict, rule, limits, engines.verifier)
+        return make(None)
     block_size = drafts.slots(choices.get("block_size"))
     source: CachedDrafter | DraftSource
     if isinstance(drafts, DraftSource):
@@ -101,8 +109,7 @@ def build_generator(
         drafts.attach_verifier(verifier)
         source = CachedDrafter(drafts, engines.drafter)
     ready = controller.ready(block_size, choices.get("head"))
-    drafting = source, ready
-    return SpeculativeGenerator(verifier, drafting, tgt_dict, rule, limits, engines.verifier)
+    return make((source, ready))
 
 
 def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int) -> None:

@@ -50,6 +50,7 @@ class SpeculativeGenerator:
         verifier: TransformerModelBase,
         drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
         tgt_dict: Dictionary,
+        *,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,

@@ -156,7 +156,9 @@ def test_a_copy_reads_what_the_verifier_has_encoded() -> None:
             return super().prepare(step)
 
     model, engine = verifier(), Watching("float64")
-    copy = SpeculativeGenerator(model, None, DICTIONARY, None, LIMITS, engine, reads_sources=False)
+    copy = SpeculativeGenerator(
+        model, None, DICTIONARY, limits=LIMITS, engine=engine, reads_sources=False
+    )
     assert prepared == ["VerifierStep"]
     batch = make_batch([3, 9, 6], seed=3)
     expected, _ = greedy((3, 9, 6), 3)

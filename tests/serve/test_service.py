@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import urllib.error
-import urllib.request
 from contextlib import suppress
 from html import escape
 from pathlib import Path

@@ -36,6 +36,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--workers", type=positive, help="processes, each with all models (a core each)")
     add("--threads", type=positive, default=1, help="threads of each worker (1)")
     add("--precision", choices=("float32", "int8"), default="float32", help="of the models")
+    add("--beam", type=positive, default=1, help="hypotheses of beam search, for alternatives (1)")
     add("--max-characters", type=positive, default=20_000, help="of a request (20000)")
     add("--max-requests", type=positive, default=64, help="answered at the same time (64)")
     add("--timeout", type=positive, default=60, help="seconds for a request (60)")
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
         raise InferenceError(f"{args.api_key_file}: has no key")
     count = args.workers or max(1, cores() // args.threads)
     workers = Workers(
-        [_settings(path, args.precision) for path in args.models], count, args.threads
+        [_settings(path, args.precision, args.beam) for path in args.models], count, args.threads
     )
     limits = Limits(args.max_characters, args.timeout, args.max_requests)
     app = Service(workers, limits, keys).app()
@@ -70,9 +71,9 @@ def main(argv: Sequence[str]) -> None:
     uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
 
 
-def _settings(path: Path, precision: str) -> Settings:
+def _settings(path: Path, precision: str, beam: int) -> Settings:
     options = verifier_settings(path, None) if path.is_file() else pair_settings(path)
-    return as_tuned(Settings(**options, precision=precision, scores=False))
+    return as_tuned(Settings(**options, beam=beam, nbest=beam, precision=precision, scores=False))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,9 @@ class Service:
         asked = protocols.libre_request(fields, self.workers.directions)
         documents = await self._documents(asked)
         outputs, results = await self._translated(request, asked, documents)
-        answer = protocols.libre_answer(fields, asked, outputs)
+        ranks = 1 + max((len(result.alternatives) for result in results), default=0)
+        others = [_joined(documents, results, rank) for rank in range(1, ranks)]
+        answer = protocols.libre_answer(fields, asked, outputs, others)
         return JSONResponse({**answer, **_notes(results)})
 
     async def _stream(self, request: Request) -> Response:
@@ -336,14 +338,19 @@ def _document(text: str, asked: Asked) -> Document:
     return make(text, asked.direction[0], asked.splits)
 
 
-def _joined(documents: Sequence[Document], results: Sequence[Sentence]) -> list[str]:
-    """Return the outputs; a sentence that could not be translated stays as it is."""
+def _joined(documents: Sequence[Document], results: Sequence[Sentence], rank: int = 0) -> list[str]:
+    """Return the outputs; a sentence that could not be translated stays as it is.
+
+    ``rank``: 0 for the best outputs of a beam, 1 for the second.
+    """
     outputs, begin = [], 0
     for document in documents:
         part = results[begin : begin + len(document.sentences)]
         begin += len(part)
         pairs = zip(part, document.sentences)
-        outputs.append(document.joined([s.text if not s.fault else text for s, text in pairs]))
+        outputs.append(
+            document.joined([s.ranked(rank) if not s.fault else text for s, text in pairs])
+        )
     return outputs
 
 

@@ -16,6 +16,8 @@ from specdec_plugins.serve.workers import Direction
 
 #: Fields of a form, at most.
 MAX_FIELDS = 1000
+#: Digits of a number, at most.
+MAX_DIGITS = 5
 #: English names of languages; others have their codes.
 NAMES = {
     "ar": "Arabic",
@@ -68,6 +70,8 @@ class Asked:
     is_html: bool = False
     #: Divide texts into sentences.
     splits: bool = True
+    #: Other outputs of each text that are wanted, at most.
+    alternatives: int = 0
 
 
 def fields_of(body: bytes, content_type: str) -> Mapping[str, Any]:
@@ -148,18 +152,32 @@ def libre_request(fields: Mapping[str, Any], directions: Sequence[Direction]) ->
     if kind not in ("text", "html"):
         raise RequestError(400, f"format: {kind!r} is neither text nor html")
     direction = direction_of(directions, fields.get("source"), fields.get("target"))
-    return Asked(strings(fields, "q"), direction, kind == "html")
+    wanted = str(fields.get("alternatives", 0))
+    if not (wanted.isascii() and wanted.isdigit() and len(wanted) < MAX_DIGITS):
+        raise RequestError(400, "alternatives: must be a number")
+    return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
 
 
-def libre_answer(fields: Mapping[str, Any], asked: Asked, outputs: Sequence[str]) -> Any:
-    """Return LibreTranslate's answer: a list where ``q`` was one."""
+def libre_answer(
+    fields: Mapping[str, Any],
+    asked: Asked,
+    outputs: Sequence[str],
+    others: Sequence[Sequence[str]] = (),
+) -> Any:
+    """Return LibreTranslate's answer: a list where ``q`` was one.
+
+    ``others``: for each rank of a beam after the first, the output of each text.
+    """
     single = isinstance(fields["q"], str)
     answer: dict[str, Any] = {"translatedText": outputs[0] if single else outputs}
     if fields.get("source") == "auto":
         detection = {"confidence": 100, "language": asked.direction[0]}
         answer["detectedLanguage"] = detection if single else [detection] * len(outputs)
-    if fields.get("alternatives"):
-        answer["alternatives"] = [] if single else [[] for _ in outputs]
+    if asked.alternatives:
+        # A dictionary keeps the order, and has each text once.
+        columns = [list(dict.fromkeys(column)) for column in zip(outputs, *others)]
+        alternatives = [column[1 : 1 + asked.alternatives] for column in columns]
+        answer["alternatives"] = alternatives[0] if single else alternatives
     return answer
 
 

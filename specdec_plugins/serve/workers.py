@@ -42,6 +42,13 @@ class Sentence(NamedTuple):
     #: Steps of decoding, and the tokens that they committed.
     steps: int = 0
     tokens: int = 0
+    #: The other outputs of a beam, the better first.
+    alternatives: Sequence[str] = ()
+
+    def ranked(self, rank: int) -> str:
+        """Return the translation, or one of its alternatives; the last where there are fewer."""
+        texts = [self.text, *self.alternatives]
+        return texts[min(rank, len(texts) - 1)]
 
 
 class Loaded(NamedTuple):
@@ -81,7 +88,8 @@ def _translate(direction: Direction, text: str, pieces: Connection | None) -> Se
         return Sentence("", fault=str(result))
     steps = len(result.accepted)
     tokens = len(result.tokens) - result.forced
-    return Sentence(result.text, result.limited, result.unknown, steps=steps, tokens=tokens)
+    others = [hypothesis.text for hypothesis in result.hypotheses[1:]]
+    return Sentence(result.text, result.limited, result.unknown, "", steps, tokens, others)
 
 
 @contextmanager

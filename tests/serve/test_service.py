@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from inference_runs import SENTENCES
+from inference_runs import SENTENCES, make_settings
 from served import KEY, LIBRARIES, Server, kill_workers, pieces_of, settle, start
 
 from specdec_plugins.cli import serve
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import load_translator
 
 for library in LIBRARIES:
     pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
@@ -208,6 +210,29 @@ def test_limits_of_time_and_number(world: Path, tmp_path: Path) -> None:
         assert [name for name, _ in events[-2:]] == ["piece", "error"]
         assert events[-1][1] == {"error": "it takes more than 1 s", "status": 504}
         assert re.search("wait", str(answers))
+    finally:
+        server.process.terminate()
+        server.process.wait(60)
+
+
+def test_alternatives_of_a_beam(world: Path, tmp_path: Path) -> None:
+    """As many as asked for, at most, each another text; those of a text's sentences are joined."""
+    options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
+    searched = load_translator(make_settings(world, beam=3, nbest=3, **options))
+    lines = list(searched.translate(SENTENCES[:2]))
+    ranks = zip(*([other.text for other in line.hypotheses] for line in lines))
+    best, second, third = map("\n".join, ranks)
+    server = start(world, tmp_path, "--beam", "3", "--workers", "1")
+    try:
+        status, answer = server.translate("\n".join(SENTENCES[:2]), alternatives=5)
+        assert (status, answer["translatedText"]) == (200, best)
+        assert answer["alternatives"] == [second, third]
+        assert server.translate(SENTENCES[:2], alternatives="1")[1]["alternatives"] == [
+            [other.text for other in line.hypotheses[1:2]] for line in lines
+        ]
+        assert "alternatives" not in server.translate(SENTENCES[0])[1]
+        status, answer = server.translate(SENTENCES[0], alternatives="many")
+        assert (status, answer["error"]) == (400, "alternatives: must be a number")
     finally:
         server.process.terminate()
         server.process.wait(60)

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
-    "checkpoints": 870,
+    "checkpoints": 883,
     "cli": 681,
     "criterions": 205,
     "data": 45,
@@ -44,10 +44,10 @@ CEILINGS = {
     "models": 980,
     "serve": 460,
     "tasks": 350,
-    "verifiers": 485,
+    "verifiers": 576,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_650
+MAX_WEIGHT = 11_738
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -70,7 +70,7 @@ class TextCodec:
             tokens: languages, which are in the dictionaries, but not in texts.
         """
         self.source, self.target, self.tokens = source, target, tokens
-        self.longest = longest - tokens.before_source
+        self.longest = longest - tokens.added
         self.segmenters = segmenters
 
     def encode(self, line: Line) -> Tensor | None:

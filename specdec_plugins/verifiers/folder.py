@@ -19,7 +19,7 @@ CONFIG = "config.json"
 #: Files of weights, in the order in which transformers looks for them.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 #: Ends of the names of all files that are read.
-READ = (".json", ".safetensors", ".bin", ".spm", ".model")
+READ = (".json", ".safetensors", ".bin", ".spm", ".model", "merges.txt")
 AGAIN = "copy or download the folder again"
 
 T = TypeVar("T")
@@ -55,6 +55,14 @@ def unread(path: Path, error: Exception) -> CheckpointError:
     remedy = "pip install 'specdec-plugins[hf]'" if isinstance(error, ImportError) else AGAIN
     reason = getattr(error, "strerror", None) or ascii(one_line(error))[1:-1][:200]
     return CheckpointError(f"{path}: cannot be read ({reason}); {remedy}")
+
+
+def read_text(path: Path) -> str:
+    """Return a text in UTF-8."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise unread(path, error) from error
 
 
 def read_optional(path: Path, kind: type[T]) -> T:
@@ -94,6 +102,6 @@ def model_digest(path: Location) -> str:
     """Return the SHA-256 of a checkpoint, or of the files of a folder of transformers."""
     if not os.path.isdir(path):
         return file_digest(path)
-    files = sorted(file for file in Path(path).iterdir() if file.suffix in READ)
+    files = sorted(file for file in Path(path).iterdir() if file.name.endswith(READ))
     digests = "".join(f"{file.name} {file_digest(file)}\n" for file in files)
     return hashlib.sha256(digests.encode("utf-8", "surrogatepass")).hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import LINES, make_m2m, make_marian
+from folders import FAMILIES, LINES, make_marian
 
 from specdec_plugins.cli import check, inference
 from specdec_plugins.inference import Settings, load_translator
@@ -64,11 +64,12 @@ def test_ctranslate2(marian: Path) -> None:
     assert outputs == [translation.text for translation in load_translator(plain).translate(LINES)]
 
 
-@pytest.mark.parametrize("kind", ["marian", "m2m"])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    {"marian": make_marian, "m2m": make_m2m}[kind](tmp_path)
-    languages = ["-s", "am", "-t", "ar"] if kind == "m2m" else []
-    argv = [str(tmp_path), *languages, "--lines", "8", "--systems", "AR@float64,engine=eager"]
+    make, languages = FAMILIES[kind]
+    make(tmp_path)
+    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
+    argv = [str(tmp_path), *flags, "--lines", "8", "--systems", "AR@float64,engine=eager"]
     assert check.main.__wrapped__(argv) == 0
     assert "transformers' greedy search, in float64: 0 of 8 lines" in capsys.readouterr().out
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Settings, Translator, load_translator
 
 ANNALOG = Path(os.environ.get("SPECDEC_ANNALOG") or os.devnull)
@@ -59,6 +60,7 @@ def test_drafts(drafts: str, least: float, molecules: list[str], expected: list[
 
 def test_int8(molecules: list[str], expected: list[str]) -> None:
     """Output in int8, which nothing verifies, differs in few molecules."""
-    outputs, _ = translated(molecules, strategy="AR", precision="int8")
+    outputs, translator = translated(molecules, strategy="AR", precision="int8")
+    assert translator.engine == ("onnxruntime" if kernel.FAMILY is None else "writer")
     same = sum(a == b for a, b in zip(outputs, expected, strict=True))
     assert same >= 20

@@ -35,7 +35,7 @@ CEILINGS = {
     "criterions": 205,
     "data": 45,
     "decoding": 2880,
-    "engines": 1050,
+    "engines": 1065,
     "evaluation": 800,
     "files": 315,
     "host": 150,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 576,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_738
+MAX_WEIGHT = 11_757
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

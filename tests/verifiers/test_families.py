@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from drafters import make_causal, save_checkpoint
 from fairseq.modules import gelu
 from folders import make_bart, make_m2m, make_marian, make_mbart
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
+from specdec_plugins.checkpoints.pair import load_verifier
+from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.loading import build_task
 from specdec_plugins.verifiers.families import family_of
 
 #: Sources a model.
@@ -169,10 +173,26 @@ def test_drafts_do_not_change_it(made: Made, drafts: str) -> None:
     assert decoded(made, 2, drafts=drafts, **plain) == made.outputs
 
 
+def test_a_made_drafter_does_not_change_it(made: Made, tmp_path: Path) -> None:
+    """A random one, which shares the verifier's encoder and features."""
+    task = build_task(Settings.of_model(made.folder, **made.languages))
+    task.cfg.block_size = 4
+    channels = load_verifier(str(made.folder), task).encoder.embed_tokens.embedding_dim
+    widths = {f"{name}_embed_dim": channels for name in ("encoder", "decoder", "verifier")}
+    shared = {"share_verifier_encoder": True, "verifier_features": True}
+    drafter = make_causal(task, **widths, **shared)
+    path = save_checkpoint(tmp_path / "drafter.pt", drafter, task)
+    plain = {"engine": "eager", "precision": "float64", "path": str(path)}
+    assert decoded(made, 8, controller=Tree(tree_nodes=6), **plain) == made.outputs
+
+
 def test_the_default_engine(made: Made) -> None:
     pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     assert decoded(made, 1, strategy="AR") == made.outputs
     assert decoded(made, 1, drafts="copy") == made.outputs
+    # By the writer, or by ONNX Runtime, nothing verifies it.
+    outputs = decoded(made, 1, strategy="AR", precision="int8")
+    assert len(outputs) == SOURCES
 
 
 @torch.no_grad()

@@ -44,10 +44,10 @@ CEILINGS = {
     "models": 980,
     "serve": 460,
     "tasks": 350,
-    "verifiers": 576,
+    "verifiers": 593,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_757
+MAX_WEIGHT = 11_776
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -148,7 +148,8 @@ class TextCodec:
 def build_segmenters(settings: Settings) -> Segmenters:
     """Set up fairseq's tokenizer and BPE for the settings' languages."""
     if settings.bpe == TRANSFORMERS:
-        pieces = [family_of(settings.data).pieces()]
+        family = family_of(settings.data)
+        pieces: list[Segmenter] = [family.saved or family.pieces()]
         return Segmenters(pieces, [] if settings.keep_bpe else pieces)
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
     options = Namespace(**{**files_in_folder(settings.data), **known})

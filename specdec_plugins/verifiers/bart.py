@@ -10,7 +10,7 @@ from specdec_plugins.checkpoints.multilingual import BOS, Multilingual
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
-from specdec_plugins.verifiers.folder import read_json, read_text, unread
+from specdec_plugins.verifiers.folder import read_json, unread
 from specdec_plugins.verifiers.pieces import BytePieces
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -40,8 +40,9 @@ class Bart(Family):
     def multilingual(self) -> Multilingual:
         forced = self.generation.forced_bos_token_id
         if forced not in (None, self.config.bos_token_id):
-            fault = f"forced_bos_token_id {forced} is not BOS; only BOS is supported"
-            raise CheckpointError(f"{self.folder}: {fault}")
+            raise CheckpointError(
+                f"{self.folder}: forced_bos_token_id {forced} is not BOS; only BOS is supported"
+            )
         target = None if forced is None else BOS
         return Multilingual(langs=(), source_spec=BOS, target_spec=target)
 
@@ -51,13 +52,18 @@ class Bart(Family):
         return read_json(self.folder / VOCABULARY, Vocabulary)
 
     def tokens(self, side: str) -> Mapping[str, int]:
+        if self.saved is not None:
+            return self.saved.vocabulary
         return {name if name in SPECIAL else str(i): i for name, i in self.vocabulary.items()}
 
     def pieces(self) -> BytePieces:
         path = self.folder / MERGES
-        lines = read_text(path).splitlines()
-        merges = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
         try:
+            merges = [
+                tuple(line.split())
+                for line in path.read_text("utf-8").splitlines()
+                if line and not line.startswith("#version")
+            ]
             return BytePieces(self.vocabulary, merges)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise unread(path, error) from error

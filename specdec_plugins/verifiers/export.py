@@ -34,8 +34,15 @@ def write_dictionaries(folder: Location, target: Path, languages: Sequence[str])
 
     Returns:
         The files that are written.
+
+    Raises:
+        CheckpointError: it has no file by which fairseq segments.
     """
     family = family_of(folder)
+    if family.saved is not None:
+        raise CheckpointError(
+            f"{folder}: fairseq does not segment by tokenizer.json; add its other files of text"
+        )
     files = {}
     for side, language in zip(("source", "target"), languages):
         symbols = family.dictionary(side).symbols[Dictionary().nspecial :]

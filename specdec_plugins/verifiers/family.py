@@ -18,7 +18,7 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.activations import SWISH
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 from specdec_plugins.verifiers.generation import read_generation
-from specdec_plugins.verifiers.pieces import BytePieces, Pieces, symbol_of
+from specdec_plugins.verifiers.pieces import BytePieces, Pieces, SavedPieces, symbol_of
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -82,6 +82,13 @@ class Family(ABC):
     @abstractmethod
     def pieces(self) -> Pieces | BytePieces:
         """Return what segments text."""
+
+    @cached_property
+    def saved(self) -> SavedPieces | None:
+        """The segmenter where its own files are missing: transformers 5 saves one for all."""
+        path = self.folder / "tokenizer.json"
+        own = [name for name in self.segmentation.values() if (self.folder / name).is_file()]
+        return None if own or not path.is_file() else SavedPieces(path)
 
     @property
     def languages(self) -> tuple[str | None, str | None]:

@@ -57,14 +57,6 @@ def unread(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be read ({reason}); {remedy}")
 
 
-def read_text(path: Path) -> str:
-    """Return a text in UTF-8."""
-    try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise unread(path, error) from error
-
-
 def read_optional(path: Path, kind: type[T]) -> T:
     """Return the content of a JSON file, or the type's defaults if there is no such file."""
     return read_json(path, kind) if path.is_file() else kind()

@@ -92,7 +92,12 @@ class M2M(Family):
     @property
     def language_starts(self) -> bool:
         """True if targets begin with their language in place of EOS."""
-        return False
+        return self.stated_start in (None, *self._languages.values())
+
+    @cached_property
+    def start(self) -> int:
+        # A decoder that begins with a language reads that language's own token.
+        return self.config.eos_token_id if self.language_starts else super().start
 
     @property
     def source_after_eos(self) -> bool:
@@ -102,8 +107,9 @@ class M2M(Family):
     @cached_property
     def _spelled(self) -> dict[str, int]:
         """The numbers of languages' tokens, as fairseq spells them."""
-        style = self.style.value
-        return {get_lang_tok(name, style): i for name, i in self._languages.items()}
+        return {
+            get_lang_tok(name, self.style.value): number for name, number in self._languages.items()
+        }
 
     def tokens(self, side: str) -> Mapping[str, int]:
         return {**self._words, **self._spelled}
@@ -115,6 +121,8 @@ class M2M(Family):
     @cached_property
     def _words(self) -> dict[str, int]:
         """Tokens that are no languages: M2M-100's are listed, NLLB's are those of its pieces."""
+        if self.saved is not None:
+            return self.saved.vocabulary
         path = self.folder / "vocab.json"
         if path.is_file():
             return read_json(path, Vocabulary)
@@ -128,11 +136,11 @@ class M2M(Family):
         other tokens."""
         added = {token.content: i for i, token in self.tokenizer.added_tokens_decoder.items()}
         added |= read_optional(self.folder / "added_tokens.json", Vocabulary)
-        is_language = self.language.fullmatch
-        if not any(map(is_language, added)):
+        added |= self.saved.vocabulary if self.saved is not None else {}
+        if not any(map(self.language.fullmatch, added)):
             special = read_optional(self.folder / "special_tokens_map.json", Tokenizer)
             names = self.tokenizer.additional_special_tokens or special.additional_special_tokens
-            languages = [*filter(is_language, names or ())] or self.usual
+            languages = [*filter(self.language.fullmatch, names or ())] or self.usual
             added = {name: i for i, name in enumerate(languages, len(self._words))}
-        ordered = sorted(filter(is_language, added), key=added.__getitem__)
+        ordered = sorted(filter(self.language.fullmatch, added), key=added.__getitem__)
         return {token.strip("_"): added[token] for token in ordered}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import ClassVar
 
 from fairseq.data.multilingual.multilingual_utils import LangTokStyle
@@ -39,15 +38,6 @@ class MBart(M2M):
     language = re.compile(r"[a-z]{2}_[A-Z]{2}")
     style = LangTokStyle.mbart
 
-    @cached_property
-    def start(self) -> int:
-        # Where targets begin with their language, a decoder reads its own token.
-        return self.config.eos_token_id
-
-    @property
-    def language_starts(self) -> bool:
-        return self.stated_start != self.config.eos_token_id
-
     @property
     def source_after_eos(self) -> bool:
         config = read_json(self.folder / CONFIG, Tokenizer)
@@ -61,4 +51,4 @@ class MBart(M2M):
 
     def tokens(self, side: str) -> Mapping[str, int]:
         mask = len(self._words) + len(self._languages)
-        return {**super().tokens(side), MASK: mask}
+        return {MASK: mask, **super().tokens(side)}

@@ -72,8 +72,7 @@ class BytePieces:
             ValueError: the vocabulary lacks a byte, or a joined pair.
         """
         self._bpe = Encoder(vocabulary, merges)
-        needed = {*self._bpe.byte_decoder, *map("".join, merges)}
-        if missing := needed - vocabulary.keys():
+        if missing := {*self._bpe.byte_decoder, *map("".join, merges)} - vocabulary.keys():
             raise ValueError(f"the vocabulary lacks {min(missing)!a}")
 
     def encode(self, x: str) -> str:
@@ -83,6 +82,31 @@ class BytePieces:
     def decode(self, x: str) -> str:
         """Return the text of symbols."""
         return str(self._bpe.decode([int(symbol) for symbol in x.split() if symbol.isdigit()]))
+
+
+class SavedPieces:
+    """The tokenizer of a ``tokenizer.json``, by the package ``tokenizers``."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # of this very class
+            raise unread(path, error) from error
+        #: The numbers of all tokens.
+        self.vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+
+    def encode(self, x: str) -> str:
+        """Return the symbols of a text."""
+        return " ".join(map(symbol_of, self._tokenizer.encode(x, add_special_tokens=False).tokens))
+
+    def decode(self, x: str) -> str:
+        """Return the text of symbols."""
+        known = [
+            self.vocabulary[piece] for piece in map(piece_of, x.split()) if piece in self.vocabulary
+        ]
+        return str(self._tokenizer.decode(known))
 
 
 def sentencepiece(name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from folders import (
+    FAMILIES,
     LINES,
     ODD,
     import_transformers,
@@ -21,7 +22,9 @@ from folders import (
     write,
 )
 
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.verifiers.export import write_dictionaries
 from specdec_plugins.verifiers.families import family_of
 
 EXACT = {"engine": "eager", "precision": "float64"}
@@ -125,6 +128,40 @@ def test_mbart(count: int, tmp_path: Path) -> None:
     pair = {"source_lang": "fr_XX", "target_lang": "de_DE"}
     assert texts(tmp_path, lines, strategy="AR", **pair) == wanted
     assert texts(tmp_path, lines, drafts="source", batch=4, **pair) == wanted
+
+
+@pytest.mark.parametrize("kind", ["bart", "mbart", "mbart-50", "nllb"])
+def test_the_one_file_of_new_versions(kind: str, tmp_path: Path) -> None:
+    """transformers 5 saves a ``tokenizer.json`` and no other vocabulary."""
+    transformers = import_transformers()
+    make, pair = FAMILIES["m2m" if kind == "nllb" else kind]
+    model = make(tmp_path, nllb=True) if kind == "nllb" else make(tmp_path)
+    names = {"bart": "Bart", "mbart": "MBart", "mbart-50": "MBart50", "nllb": "Nllb"}
+    options = {"extra_special_tokens": ["deu_Latn", "eng_Latn"]} if kind == "nllb" else {}
+    pair = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"} if kind == "nllb" else pair
+    source = {"src_lang": pair["source_lang"]} if pair else {}
+    kinds = getattr(transformers, f"{names[kind]}Tokenizer")
+    tokenizer = kinds.from_pretrained(tmp_path, **source, **options)
+    first = {}
+    if pair:
+        name = "decoder_start_token_id" if kind == "mbart" else "forced_bos_token_id"
+        first[name] = tokenizer.convert_tokens_to_ids(pair["target_lang"])
+    again = tmp_path / "again"
+    tokenizer.save_pretrained(again)
+    model.generation_config.update(suppress_tokens=[len(tokenizer)])
+    model.generation_config.save_pretrained(again)
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tmp_path / file, again)
+    assert not {"vocab.json", "sentencepiece.bpe.model"} & {x.name for x in again.iterdir()}
+    lines = [*LINES, *(line.strip() for line in ODD)]
+    wanted = expected(model, tokenizer, lines, **first)
+    assert len(set(wanted)) > len(lines) / 2
+    assert texts(again, lines, strategy="AR", **pair) == wanted
+    with pytest.raises(CheckpointError, match="other files of text"):
+        write_dictionaries(again, tmp_path / "out", ("en", "de"))
+    (again / "tokenizer.json").write_text("{", "utf-8")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        texts(again, lines, **pair)
 
 
 def test_a_folder_states_the_target(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from specdec_plugins.inference.pair_folder import verifier_settings
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.reference import greedy_output
 
 
@@ -96,14 +97,20 @@ def test_another_file_is_another_model(marian: Path) -> None:
     (marian / "added_tokens.json").unlink()
 
 
-def test_a_pair_is_made_of_a_folder(marian: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
+def test_a_pair_is_made_of_a_folder(kind: str, tmp_path: Path) -> None:
+    make, languages = FAMILIES[kind]
+    folder = tmp_path / kind
+    make(folder)
     sources = tmp_path / "sources"
     sources.write_text("\n".join(LINES) + "\n", "utf-8")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    settings = Settings(**{**verifier_settings(marian, None), "strategy": "AR", **languages})
+    languages = languages or {"source_lang": "en", "target_lang": "de"}
+    settings = Settings(**{**verifier_settings(folder, None), "strategy": "AR", **languages})
     job = PairJob(settings, sources, tmp_path / "out", lambda *_: "", quiet=True)
     facts = stages.check(job, {})
     assert "differ in 0 of 6 lines" in facts["checked"]
+    texts = [name for name in family_of(folder).segmentation.values() if (folder / name).is_file()]
     assert {path.name for path in facts["files"]} == {
-        *("dict.en.txt", "dict.de.txt", "source.spm", "segmentation.json", "verifier.pt")
+        *(f"dict.{language}.txt" for language in languages.values()),
+        *("segmentation.json", "verifier.pt", *texts),
     }

@@ -12,7 +12,7 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 from specdec_plugins.verifiers.m2m import M2M, MASK, Tokenizer
 
-#: The languages of mBART in fairseq's order; those of the first model come first.
+#: The languages of mBART in fairseq's order; so many are those of the first model.
 FIRST = 25
 LANGUAGES = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "

@@ -83,9 +83,10 @@ def greedy_output(
             no_repeat_ngram_size=0,
             repetition_penalty=1.0,
             bad_words_ids=[[pad], *(family.generation.bad_words_ids or [])],
-            min_new_tokens=max(min_len - len(begin), 0),
+            # Not of new tokens: transformers would warn of each line that the folder has these.
+            min_length=first.size(1) + max(min_len - len(begin), 0),
             # One more, since EOS may be forced at the last.
-            max_new_tokens=length + 1,
+            max_length=first.size(1) + length + 1,
         )
         tokens = [numbers[token] for token in output[0, first.size(1) :].tolist()]
         end = tokens.index(EOS) if EOS in tokens else length

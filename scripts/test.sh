@@ -7,10 +7,11 @@
 #   scripts/test.sh -m slow              the slow ones only
 #   scripts/test.sh tests/decoding -x    anything else is passed on to pytest; -n 0: in one process
 #   SPECDEC_PUBLISHED_PAIR=FOLDER scripts/test.sh   also against the published pair's files
-#   SPECDEC_ANNALOG=FOLDER scripts/test.sh          also against ANNalog's published weights
+#   SPECDEC_ANNALOG=FOLDER scripts/test.sh          also against ANNalog's published weights; so
+#                                                   does the package (pip install annalog --no-deps)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0; fi
+if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0; fi
 scripts/setup_env.sh test
 
 arguments=()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,50 @@ def make_marian(folder: Path, seed: int = 1, **options: Any) -> Any:
     return model.double()
 
 
+def make_bart(folder: Path, seed: int = 1, forced: bool = True, **options: Any) -> Any:
+    """Save a random BART with its BPE of bytes; return the model in float64.
+
+    ``forced``: targets begin with BOS.
+    """
+    transformers = import_transformers()
+    from tokenizers import ByteLevelBPETokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer.train_from_iterator(LINES * 5, 320, show_progress=False, special_tokens=special)
+    trainer.save_model(str(folder))
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    write(folder / "vocab.json", {**vocabulary, "<mask>": len(vocabulary)})
+    base = {"vocab_size": len(vocabulary) + 1}
+    config = transformers.BartConfig(**{**SIZES, **base, **options})
+    torch.manual_seed(seed)  # of positions
+    model = randomise(transformers.BartForConditionalGeneration(config), seed, 1.0, 1.0)
+    # For outputs of several lengths.
+    model.final_logits_bias[0, 2] = 9
+    first = {"forced_bos_token_id": 0} if forced else {}
+    model.generation_config.update(max_length=30, bad_words_ids=[[1]], **first)
+    model.save_pretrained(folder)
+    return model.double()
+
+
+def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: Any) -> Any:
+    """Save a random mBART of 25 or 52 languages; return the model in float64."""
+    transformers = import_transformers()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = pieces_of(make_pieces(folder, "sentencepiece.bpe.model"))
+    base = {"vocab_size": 4 + len(names) + count + 1}
+    if count > 25:
+        base["decoder_start_token_id"] = 2
+    config = transformers.MBartConfig(**{**SIZES, **base, **options})
+    torch.manual_seed(seed)  # of positions
+    model = randomise(transformers.MBartForConditionalGeneration(config), seed, 0.7, 0.7)
+    model.final_logits_bias[0, 2] = 9
+    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
+    model.save_pretrained(folder)
+    return model.double()
+
+
 def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) -> Any:
     """Save a random M2M-100 or NLLB with the files of a tokenizer; return the model in float64."""
     transformers = import_transformers()
@@ -157,3 +203,16 @@ def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) ->
     model.generation_config.max_length = 30
     model.save_pretrained(folder)
     return model.double()
+
+
+#: How a folder of a family is made, and its directions.
+FAMILIES: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
+    "marian": (make_marian, {}),
+    "m2m": (make_m2m, {"source_lang": "am", "target_lang": "ar"}),
+    "bart": (make_bart, {}),
+    "mbart": (make_mbart, {"source_lang": "en_XX", "target_lang": "de_DE"}),
+    "mbart-50": (
+        partial(make_mbart, count=52),
+        {"source_lang": "en_XX", "target_lang": "de_DE"},
+    ),
+}

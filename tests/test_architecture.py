@@ -30,24 +30,24 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
-    "checkpoints": 870,
+    "checkpoints": 883,
     "cli": 682,
     "criterions": 205,
     "data": 45,
     "decoding": 2880,
-    "engines": 1050,
+    "engines": 1065,
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1635,
+    "inference": 1637,
     "jobs": 730,
     "models": 980,
     "serve": 480,
     "tasks": 350,
-    "verifiers": 485,
+    "verifiers": 593,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_650
+MAX_WEIGHT = 11_800
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -131,11 +131,12 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
     if is_transformer(state):
         # It must load without the plugin. CTranslate2's converter reads the task's options from the
         # model's part, where fairseq-train writes all options.
-        if state["multilingual"] is None:
+        languages = state["multilingual"]
+        if languages is None or not languages.is_stock:
             task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
             task["_name"] = "translation"
         else:
-            task = {**state["multilingual"].task_options(), **task, "_name": multilingual.TASK}
+            task = {**languages.task_options(), **task, "_name": multilingual.TASK}
         model = {**task, **model, "task": task["_name"]}
     optimizer = {"criterion_name": "", "optimizer_name": "", "optimizer_state": None}
     last: JsonObject = {"num_updates": state["num_updates"], "lr_scheduler_state": {}, **optimizer}

@@ -21,6 +21,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.archive import (
     SAVED,
     check_weights,
@@ -94,8 +95,8 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
     try:
         model = saved_model(config["model"], as_transformer)
         cfg = {"model": model, "task": saved_task(config["task"])}
-        languages = saved_languages(config["task"], os.path.dirname(name))
-        languages = languages or stored_languages(state.get("task_state"))
+        languages = stored_languages(state.get("task_state"))
+        languages = languages or saved_languages(config["task"], os.path.dirname(name))
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     history = state.get("optimizer_history")
@@ -117,12 +118,14 @@ def _state_of_folder(folder: str) -> State:
     source, target = family.languages
     task = Namespace(_name="translation", source_lang=source, target_lang=target)
     prints = {side: dictionary_fingerprint(family.dictionary(side)) for side in SIDES}
+    languages = family.multilingual
+    stored = {} if languages is None else {multilingual.KEY: languages.options()}
     return {
         "model": weights,
         "cfg": {"model": model, "task": task},
-        "multilingual": family.multilingual,
+        "multilingual": languages,
         "num_updates": 0,
-        "task_state": {KEY: prints},
+        "task_state": {KEY: prints, **stored},
         "extra_state": {},
     }
 

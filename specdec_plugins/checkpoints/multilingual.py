@@ -34,8 +34,10 @@ TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]
-Names = Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1 << 17)]
-Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
+Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1 << 17)]
+#: The kind of token that is BOS, whatever the language: BART's.
+BOS = "bos"
+Spec = Annotated[str, msgspec.Meta(pattern=r"\A((src|tgt)(\.\w{1,32})?|bos)\Z")] | None
 #: The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
 #: used in its training only.
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
@@ -43,7 +45,8 @@ TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 
 @dataclass(frozen=True)
 class LanguageTokens:
-    """The language tokens of a direction; a model of two languages has none."""
+    """The language tokens of a direction, or BOS in their place; most models of two languages have
+    none."""
 
     #: The token of sources, in the source dictionary.
     source: int | None = None
@@ -52,11 +55,13 @@ class LanguageTokens:
     #: True if the tokens replace the EOS that ends a source and begins a target; otherwise they
     #: come before the source, and after the EOS of the target.
     replace_eos: bool = False
+    #: True if the token of a source follows its EOS, whatever ``replace_eos`` says.
+    source_after_eos: bool = False
 
     @property
-    def before_source(self) -> int:
+    def added(self) -> int:
         """The number of tokens added to a source."""
-        return int(self.source is not None and not self.replace_eos)
+        return int(self.source is not None and (self.source_after_eos or not self.replace_eos))
 
     @property
     def forced(self) -> list[int]:
@@ -73,15 +78,18 @@ class LanguageTokens:
         if self.source is None:
             return ids
         token = ids.new_tensor([self.source])
+        if self.source_after_eos:
+            return torch.cat([ids, token])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
 
 class Multilingual(msgspec.Struct, frozen=True):
     """The languages of a checkpoint: fairseq's options, safely typed."""
 
-    #: The languages in the order of their tokens.
+    #: The languages in the order of their tokens; none where the only token is BOS.
     langs: Names
-    #: The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none.
+    #: The token of sources: ``src`` or ``tgt``, with its kind if it is not the main, or ``bos``;
+    #: None: none.
     source_spec: Spec = None
     target_spec: Spec = None
     #: The spelling of tokens.
@@ -90,10 +98,17 @@ class Multilingual(msgspec.Struct, frozen=True):
     langtoks_specs: Names = (LangTokSpec.main.value,)
     #: See :class:`LanguageTokens`.
     lang_tok_replacing_bos_eos: bool = False
+    #: See :class:`LanguageTokens`; fairseq has no such option.
+    source_after_eos: bool = False
     #: True if dictionaries have NLLB's tags.
     add_data_source_prefix_tags: bool = False
     #: True if dictionaries have a token for denoising.
     has_mask: bool = False
+
+    @property
+    def is_stock(self) -> bool:
+        """True if fairseq's task puts the tokens where they belong."""
+        return bool(self.langs) and not self.source_after_eos
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
@@ -105,6 +120,8 @@ class Multilingual(msgspec.Struct, frozen=True):
         """
         kinds = (bool, int, str, list, tuple)
         saved: dict[str, Any] = {n: v for n, v in values.items() if v and isinstance(v, kinds)}
+        if values.get("langs") == []:
+            saved["langs"] = []
         for name in ("langs", "lang_pairs", "langtoks_specs"):
             if isinstance(saved.get(name), str):
                 saved[name] = saved[name].split(",")
@@ -135,6 +152,7 @@ class Multilingual(msgspec.Struct, frozen=True):
             "langtoks_specs": list(self.langtoks_specs),
             "langtoks": {LangTokSpec.main.value: [self.source_spec, self.target_spec]},
             "lang_tok_replacing_bos_eos": self.lang_tok_replacing_bos_eos,
+            "source_after_eos": self.source_after_eos,
             "extra_data": {LangTokSpec.mono_dae.value: ""} if self.has_mask else None,
             "add_data_source_prefix_tags": self.add_data_source_prefix_tags,
         }
@@ -162,11 +180,14 @@ class Multilingual(msgspec.Struct, frozen=True):
             self._token(self.source_spec, named, task.source_dictionary),
             self._token(self.target_spec, target, task.target_dictionary),
             self.lang_tok_replacing_bos_eos,
+            self.source_after_eos,
         )
 
     def _token(self, spec: str | None, language: str, dictionary: Dictionary) -> int | None:
         if spec is None:
             return None
+        if spec == BOS:
+            return int(dictionary.bos())
         token = get_lang_tok(language, self.lang_tok_style.value, spec)
         index: int = dictionary.index(token)
         if index == dictionary.unk():

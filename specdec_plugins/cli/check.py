@@ -141,9 +141,9 @@ def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> i
     """Return the number of lines that transformers, in float64, translates otherwise."""
     codec, limits = judge.codec, judge.settings.limits
     sources = [ids for line in lines if (ids := codec.encode(line)) is not None]
-    begin, positions = codec.tokens.forced, judge.generator.positions
-    lengths = [limits.max_length(len(ids), positions) - len(begin) for ids in sources]
-    expected = greedy_output(folder, sources, lengths, begin, limits.min_len)
+    tokens, positions = codec.tokens, judge.generator.positions
+    lengths = [limits.max_length(len(ids), positions) - len(tokens.forced) for ids in sources]
+    expected = greedy_output(folder, sources, lengths, tokens, limits.min_len)
     outputs = decode(judge, lines)
     return sum(
         [codec.target.index(token) for token in ours[:length]] != theirs

@@ -80,7 +80,7 @@ def to_transformers(settings: Settings, folder: Path, half: bool) -> None:
     task = build_task(settings)
     verifier = load_verifier(str(settings.ar_path), task)
     if task.multilingual is not None:
-        raise CheckpointError("--to transformers: the model has several directions")
+        raise CheckpointError("--to transformers: the model has tokens of languages, or BOS")
     languages = task.cfg.source_lang, task.cfg.target_lang
     write_folder(verifier.half() if half else verifier, task.target_dictionary, languages, folder)
     data = Path(settings.data)

@@ -271,7 +271,7 @@ def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: P
     from ctranslate2.specs import TransformerSpec
 
     if codec.tokens != LanguageTokens():
-        raise ConversionError("it does not support language tokens")
+        raise ConversionError("it does not support language tokens, or BOS before a source")
     encoder, decoder, cfg = verifier.encoder, verifier.decoder, verifier.cfg
     try:
         # It knows one form of both sides: a verifier whose sides differ fails when it is checked.

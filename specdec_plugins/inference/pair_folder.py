@@ -25,7 +25,10 @@ IN_FOLDER: dict[str, tuple[str, ...]] = {
     "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
 }
 #: Options of fairseq that name files.
-FILES = (*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe_vocab_file")
+FILES = (
+    *(*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe_vocab_file"),
+    *("gpt2_encoder_json", "gpt2_vocab_bpe"),
+)
 
 
 def files_in_folder(folder: str) -> dict[str, str]:

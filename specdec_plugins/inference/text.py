@@ -70,7 +70,7 @@ class TextCodec:
             tokens: languages, which are in the dictionaries, but not in texts.
         """
         self.source, self.target, self.tokens = source, target, tokens
-        self.longest = longest - tokens.before_source
+        self.longest = longest - tokens.added
         self.segmenters = segmenters
 
     def encode(self, line: Line) -> Tensor | None:
@@ -148,7 +148,8 @@ class TextCodec:
 def build_segmenters(settings: Settings) -> Segmenters:
     """Set up fairseq's tokenizer and BPE for the settings' languages."""
     if settings.bpe == TRANSFORMERS:
-        pieces = [family_of(settings.data).pieces()]
+        family = family_of(settings.data)
+        pieces: list[Segmenter] = [family.saved or family.pieces()]
         return Segmenters(pieces, [] if settings.keep_bpe else pieces)
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
     options = Namespace(**{**files_in_folder(settings.data), **known})

@@ -27,7 +27,7 @@ def add_languages(pairs: LanguagePairDataset, tokens: LanguageTokens) -> None:
     if pairs.buckets is not None:
         raise ValueError("--num-batch-buckets: not supported for multilingual models; leave it out")
     pairs.src = SourcesWithLanguage(pairs.src, tokens)
-    pairs.src_sizes = pairs.sizes = pairs.src_sizes + tokens.before_source
+    pairs.src_sizes = pairs.sizes = pairs.src_sizes + tokens.added
     if pairs.tgt is not None:
         for token in tokens.forced:
             pairs.tgt = PrependTokenDataset(pairs.tgt, token)

@@ -30,20 +30,27 @@ LEFT_OUT = re.compile(
 
 
 def write_dictionaries(folder: Location, target: Path, languages: Sequence[str]) -> list[Path]:
-    """Write a folder's dictionaries and SentencePiece model beside a checkpoint made of it.
+    """Write a folder's dictionaries and segmentation beside a checkpoint made of it.
 
     Returns:
         The files that are written.
+
+    Raises:
+        CheckpointError: it has no file by which fairseq segments.
     """
     family = family_of(folder)
+    if family.saved is not None:
+        raise CheckpointError(
+            f"{folder}: fairseq does not segment by tokenizer.json; add its other files of text"
+        )
     files = {}
     for side, language in zip(("source", "target"), languages):
         symbols = family.dictionary(side).symbols[Dictionary().nspecial :]
         files[target / f"dict.{language}.txt"] = "".join(f"{x} 1\n" for x in symbols).encode()
-    if (family.folder / family.spm).is_file():
-        files[target / family.spm] = (family.folder / family.spm).read_bytes()
-        pieces = {"bpe": "sentencepiece", "sentencepiece_model": family.spm}
-        files[target / "segmentation.json"] = msgspec.json.encode({"tokenizer": "space", **pieces})
+    names = [x for x in family.segmentation.values() if (family.folder / x).is_file()]
+    files |= {target / name: (family.folder / name).read_bytes() for name in names}
+    if names:
+        files[target / "segmentation.json"] = msgspec.json.encode(family.segmentation)
     for path, content in files.items():
         write_whole(path, [content])
     return [*files]

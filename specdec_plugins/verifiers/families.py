@@ -9,12 +9,16 @@ import msgspec
 from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject, Location
+from specdec_plugins.verifiers.bart import Bart
 from specdec_plugins.verifiers.family import Family
 from specdec_plugins.verifiers.folder import CONFIG, is_folder, read_json
 from specdec_plugins.verifiers.m2m import M2M
 from specdec_plugins.verifiers.marian import Marian
+from specdec_plugins.verifiers.mbart import MBart
 
-FAMILIES: dict[str, type[Family]] = {family.model_type: family for family in (Marian, M2M)}
+FAMILIES: dict[str, type[Family]] = {
+    family.model_type: family for family in (Marian, M2M, Bart, MBart)
+}
 
 
 class Kind(msgspec.Struct):

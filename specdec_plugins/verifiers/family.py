@@ -18,7 +18,7 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.activations import SWISH
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 from specdec_plugins.verifiers.generation import read_generation
-from specdec_plugins.verifiers.pieces import Pieces, symbol_of
+from specdec_plugins.verifiers.pieces import BytePieces, Pieces, SavedPieces, symbol_of
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -53,7 +53,7 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     activation_function: Literal["relu", "gelu", "gelu_new", "swish", "silu"]
     pad_token_id: Token
     eos_token_id: Token
-    decoder_start_token_id: Token
+    decoder_start_token_id: Token | None = None
     bos_token_id: Token | None = None
     decoder_vocab_size: Size | None = None
     scale_embedding: bool = False
@@ -67,6 +67,8 @@ class Family(ABC):
     model_type: ClassVar[str]
     #: fairseq's options that all networks of the family have.
     options: ClassVar[JsonObject]
+    #: fairseq's options that segment text as the family does; files are in the folder.
+    segmentation: ClassVar[dict[str, str]]
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,22 +80,24 @@ class Family(ABC):
         """Return the numbers of a side's tokens in the folder, by token."""
 
     @abstractmethod
-    def pieces(self) -> Pieces:
+    def pieces(self) -> Pieces | BytePieces:
         """Return what segments text."""
 
-    @property
-    @abstractmethod
-    def spm(self) -> str:
-        """The file of the SentencePiece model that cuts sources."""
+    @cached_property
+    def saved(self) -> SavedPieces | None:
+        """The segmenter where its own files are missing: transformers 5 saves one for all."""
+        path = self.folder / "tokenizer.json"
+        own = [name for name in self.segmentation.values() if (self.folder / name).is_file()]
+        return None if own or not path.is_file() else SavedPieces(path)
 
     @property
-    @abstractmethod
     def languages(self) -> tuple[str | None, str | None]:
         """The languages of source and target, as far as the folder names them."""
+        return "source", "target"
 
     @property
     def multilingual(self) -> Multilingual | None:
-        """The languages of a model of several directions."""
+        """The languages of a model of several directions, or BOS where sentences begin with it."""
         return None
 
     def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -105,11 +109,18 @@ class Family(ABC):
         other = self.config.decoder_vocab_size if side == "target" else None
         return int(other or self.config.vocab_size)
 
-    @cached_property
-    def start(self) -> int:
-        """The token with which targets begin."""
+    @property
+    def stated_start(self) -> int | None:
+        """The token with which targets begin, as the folder says."""
         start = self.generation.decoder_start_token_id
         return self.config.decoder_start_token_id if start is None else start
+
+    @cached_property
+    def start(self) -> int:
+        """The token that a decoder reads as EOS at a target's beginning."""
+        if self.stated_start is None:
+            raise CheckpointError(f"{self.folder / CONFIG}: has no decoder_start_token_id")
+        return self.stated_start
 
     def order(self, side: str) -> list[int]:
         """Return the folder's number of each of fairseq's tokens; -1 for none."""

@@ -19,7 +19,7 @@ CONFIG = "config.json"
 #: Files of weights, in the order in which transformers looks for them.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 #: Ends of the names of all files that are read.
-READ = (".json", ".safetensors", ".bin", ".spm", ".model")
+READ = (".json", ".safetensors", ".bin", ".spm", ".model", "merges.txt")
 AGAIN = "copy or download the folder again"
 
 T = TypeVar("T")
@@ -94,6 +94,6 @@ def model_digest(path: Location) -> str:
     """Return the SHA-256 of a checkpoint, or of the files of a folder of transformers."""
     if not os.path.isdir(path):
         return file_digest(path)
-    files = sorted(file for file in Path(path).iterdir() if file.suffix in READ)
+    files = sorted(file for file in Path(path).iterdir() if file.name.endswith(READ))
     digests = "".join(f"{file.name} {file_digest(file)}\n" for file in files)
     return hashlib.sha256(digests.encode("utf-8", "surrogatepass")).hexdigest()

@@ -29,6 +29,7 @@ class Generation(msgspec.Struct, omit_defaults=True):
     repetition_penalty: float | None = None
     bad_words_ids: list[list[int]] | None = None
     suppress_tokens: list[int] | None = None
+    forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | None = None
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
 import msgspec
+from fairseq.data.multilingual.multilingual_utils import LangTokStyle, get_lang_tok
 
 from specdec_plugins.checkpoints.multilingual import Multilingual
-from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Token, Vocabulary
 from specdec_plugins.verifiers.folder import read_json, read_optional
-from specdec_plugins.verifiers.pieces import Pieces, load_pieces
+from specdec_plugins.verifiers.pieces import Pieces, load_pieces, sentencepiece
 
-#: Spellings of a language's token: M2M-100's, which is fairseq's, and NLLB's.
-LANGUAGE = re.compile(r"__\w{2,16}__|[a-z]{3}_[A-Z][a-z]{3}")
+SPM = "sentencepiece.bpe.model"
 #: The first tokens of NLLB; its pieces follow, without their own special ones.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 FIRST_PIECE = 3
+MASK = "<mask>"
 
 
 class AddedToken(msgspec.Struct):
@@ -37,7 +37,9 @@ class Tokenizer(msgspec.Struct):
     additional_special_tokens: list[str] | None = None
     src_lang: str | None = None
     tgt_lang: str | None = None
+    #: True of older NLLB: a source's language follows its EOS.
     legacy_behaviour: bool = False
+    tokenizer_class: str | None = None
 
 
 class M2M(Family):
@@ -51,55 +53,94 @@ class M2M(Family):
         "encoder_learned_pos": False,
         "decoder_learned_pos": False,
     }
-    spm = "sentencepiece.bpe.model"
+    segmentation: ClassVar[dict[str, str]] = sentencepiece(SPM)
+    #: Spellings of a language's token: M2M-100's, which is fairseq's, and NLLB's.
+    language = re.compile(r"__\w{2,16}__|[a-z]{3}_[A-Z][a-z]{3}")
+    #: fairseq's spelling.
+    style = LangTokStyle.multilingual
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The options of the tokenizer."""
-        path = self.folder / "tokenizer_config.json"
-        tokenizer = read_optional(path, Tokenizer)
-        if tokenizer.legacy_behaviour:
-            fault = "sources that end with their language are not supported"
-            raise CheckpointError(f"{path}: legacy_behaviour: {fault}")
-        return tokenizer
+        return read_optional(self.folder / "tokenizer_config.json", Tokenizer)
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
-        return self.tokenizer.src_lang, self.tokenizer.tgt_lang
+        tokenizer = self.tokenizer
+        first = (self.stated_start, self.generation.forced_bos_token_id)
+        named = (name for name, i in self._languages.items() if i in first)
+        return tokenizer.src_lang, next(named, tokenizer.tgt_lang)
 
     @property
     def multilingual(self) -> Multilingual | None:
-        spelled = sorted(self._languages.items(), key=lambda item: item[1])
-        names = tuple(token.strip("_") for token, _ in spelled)
-        return Multilingual(langs=names, source_spec="src", target_spec="tgt") if names else None
+        if not self._languages:
+            return None
+        return Multilingual(
+            langs=tuple(self._languages),
+            source_spec="src",
+            target_spec="tgt",
+            lang_tok_style=self.style,
+            lang_tok_replacing_bos_eos=self.language_starts,
+            source_after_eos=self.source_after_eos,
+        )
+
+    @property
+    def usual(self) -> Sequence[str]:
+        """The languages where no file lists them."""
+        return ()
+
+    @property
+    def language_starts(self) -> bool:
+        """True if targets begin with their language in place of EOS."""
+        return self.stated_start in (None, *self._languages.values())
+
+    @cached_property
+    def start(self) -> int:
+        # A decoder that begins with a language reads that language's own token.
+        return self.config.eos_token_id if self.language_starts else super().start
+
+    @property
+    def source_after_eos(self) -> bool:
+        """True if a source's language follows its EOS."""
+        return self.tokenizer.legacy_behaviour
+
+    @cached_property
+    def _spelled(self) -> dict[str, int]:
+        """The numbers of languages' tokens, as fairseq spells them."""
+        return {
+            get_lang_tok(name, self.style.value): number for name, number in self._languages.items()
+        }
 
     def tokens(self, side: str) -> Mapping[str, int]:
-        spelled = {f"__{token.strip('_')}__": i for token, i in self._languages.items()}
-        return {**self._words, **spelled}
+        return {**self._words, **self._spelled}
 
     def pieces(self) -> Pieces:
-        path = self.folder / self.spm
-        return Pieces(path, path, {*SPECIAL, *filter(LANGUAGE.fullmatch, self.tokens("target"))})
+        path = self.folder / SPM
+        return Pieces(path, path, {*SPECIAL, MASK, *self._spelled})
 
     @cached_property
     def _words(self) -> dict[str, int]:
         """Tokens that are no languages: M2M-100's are listed, NLLB's are those of its pieces."""
+        if self.saved is not None:
+            return self.saved.vocabulary
         path = self.folder / "vocab.json"
         if path.is_file():
             return read_json(path, Vocabulary)
-        model = load_pieces(self.folder / self.spm)
+        model = load_pieces(self.folder / SPM)
         names = [*SPECIAL, *map(model.id_to_piece, range(FIRST_PIECE, len(model)))]
         return {name: index for index, name in enumerate(names)}
 
     @cached_property
     def _languages(self) -> dict[str, int]:
-        """The numbers of languages' tokens, as the folder spells them: those that a file states, or
-        those after all other tokens."""
+        """The numbers of languages' tokens, in their order: as a file states them, or after all
+        other tokens."""
         added = {token.content: i for i, token in self.tokenizer.added_tokens_decoder.items()}
         added |= read_optional(self.folder / "added_tokens.json", Vocabulary)
-        if not any(map(LANGUAGE.fullmatch, added)):
+        added |= self.saved.vocabulary if self.saved is not None else {}
+        if not any(map(self.language.fullmatch, added)):
             special = read_optional(self.folder / "special_tokens_map.json", Tokenizer)
             names = self.tokenizer.additional_special_tokens or special.additional_special_tokens
-            languages = filter(LANGUAGE.fullmatch, names or ())
+            languages = [*filter(self.language.fullmatch, names or ())] or self.usual
             added = {name: i for i, name in enumerate(languages, len(self._words))}
-        return {token: i for token, i in added.items() if LANGUAGE.fullmatch(token)}
+        ordered = sorted(filter(self.language.fullmatch, added), key=added.__getitem__)
+        return {token.strip("_"): added[token] for token in ordered}

@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
 from specdec_plugins.verifiers.folder import read_json, read_optional
-from specdec_plugins.verifiers.pieces import Pieces
+from specdec_plugins.verifiers.pieces import Pieces, sentencepiece
 
 #: fairseq's learned positions begin after its PAD.
 OFFSET = 2
@@ -38,7 +38,7 @@ class Marian(Family):
         "encoder_learned_pos": True,
         "decoder_learned_pos": True,
     }
-    spm = "source.spm"
+    segmentation: ClassVar[dict[str, str]] = sentencepiece("source.spm")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -57,7 +57,7 @@ class Marian(Family):
 
     def pieces(self) -> Pieces:
         # As transformers does: it joins by the source's model where vocabularies are shared.
-        source = self.folder / self.spm
+        source = self.folder / "source.spm"
         other = self.folder / "target.spm"
         target = other if self.tokenizer.separate_vocabs else source
         return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)

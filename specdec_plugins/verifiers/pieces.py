@@ -1,11 +1,14 @@
-"""Text to symbols of a dictionary, and back, by a folder's SentencePiece models."""
+"""Text to symbols of a dictionary, and back, by a folder's SentencePiece models, or by its BPE of
+bytes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
+
+from fairseq.data.encoders.gpt2_bpe_utils import Encoder
 
 from specdec_plugins.verifiers.folder import unread
 
@@ -54,6 +57,61 @@ class Pieces:
         pieces = [piece_of(symbol) for symbol in x.split() if symbol not in self._left_out]
         text: str = self._target.decode_pieces(pieces)
         return text.replace(BLANK, " ").strip()
+
+
+class BytePieces:
+    """fairseq's BPE of bytes, GPT-2's; a symbol is the number of its piece in a vocabulary."""
+
+    def __init__(self, vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+        """
+        Args:
+            vocabulary: numbers of pieces.
+            merges: pairs of pieces that are joined, the first ones first.
+
+        Raises:
+            ValueError: the vocabulary lacks a byte, or a joined pair.
+        """
+        self._bpe = Encoder(vocabulary, merges)
+        if missing := {*self._bpe.byte_decoder, *map("".join, merges)} - vocabulary.keys():
+            raise ValueError(f"the vocabulary lacks {min(missing)!a}")
+
+    def encode(self, x: str) -> str:
+        """Return the symbols of a text."""
+        return " ".join(map(str, self._bpe.encode(x)))
+
+    def decode(self, x: str) -> str:
+        """Return the text of symbols."""
+        return str(self._bpe.decode([int(symbol) for symbol in x.split() if symbol.isdigit()]))
+
+
+class SavedPieces:
+    """The tokenizer of a ``tokenizer.json``, by the package ``tokenizers``."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # of this very class
+            raise unread(path, error) from error
+        #: The numbers of all tokens.
+        self.vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+
+    def encode(self, x: str) -> str:
+        """Return the symbols of a text."""
+        return " ".join(map(symbol_of, self._tokenizer.encode(x, add_special_tokens=False).tokens))
+
+    def decode(self, x: str) -> str:
+        """Return the text of symbols."""
+        known = [
+            self.vocabulary[piece] for piece in map(piece_of, x.split()) if piece in self.vocabulary
+        ]
+        return str(self._tokenizer.decode(known))
+
+
+def sentencepiece(name: str) -> dict[str, str]:
+    """Return fairseq's options of segmentation by a SentencePiece model."""
+    return {"tokenizer": "space", "bpe": "sentencepiece", "sentencepiece_model": name}
 
 
 def load_pieces(path: Path) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import Location
 from specdec_plugins.verifiers.families import family_of
@@ -48,7 +49,7 @@ def greedy_output(
     folder: Location,
     sources: Iterable[Tensor],
     lengths: Sequence[int],
-    begin: Sequence[int],
+    language: LanguageTokens,
     min_len: int,
 ) -> list[list[int]]:
     """Return what transformers writes between ``begin`` and EOS for each source, in float64.
@@ -56,7 +57,7 @@ def greedy_output(
     Args:
         sources: ``(n,)`` tokens each, EOS and the language included, in fairseq's numbers.
         lengths: the numbers of tokens, at most.
-        begin: tokens with which each output begins.
+        language: what outputs begin with.
         min_len: tokens of an output before which there is no EOS.
     """
     model = import_transformers().AutoModelForSeq2SeqLM.from_pretrained(
@@ -66,21 +67,26 @@ def greedy_output(
     order = family.order("target")
     numbers = {number: index for index, number in enumerate(order)}
     read = torch.tensor(family.order("source"))
-    first = torch.tensor([[family.start, *(order[token] for token in begin)]])
+    start = family.start if language.begin is None else order[language.begin]
+    begin = [order[token] for token in language.forced]
+    first = torch.tensor([[start, *begin]])
     pad = family.config.pad_token_id
     outputs = []
     for source, length in zip(sources, lengths, strict=True):
         output = model.eval().generate(
             input_ids=read[source][None],
             decoder_input_ids=first,
+            # Else transformers puts its own before them.
+            decoder_start_token_id=start,
             num_beams=1,
             do_sample=False,
             no_repeat_ngram_size=0,
             repetition_penalty=1.0,
             bad_words_ids=[[pad], *(family.generation.bad_words_ids or [])],
-            min_new_tokens=max(min_len - len(begin), 0),
+            # Not of new tokens: transformers would warn of each line that the folder has these.
+            min_length=first.size(1) + max(min_len - len(begin), 0),
             # One more, since EOS may be forced at the last.
-            max_new_tokens=length + 1,
+            max_length=first.size(1) + length + 1,
         )
         tokens = [numbers[token] for token in output[0, first.size(1) :].tolist()]
         end = tokens.index(EOS) if EOS in tokens else length

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary
+from conftest import make_batch, make_dictionary, make_task
 from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.data.data_utils import collate_tokens
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from stand_ins import begun, multilingual_task, saved_task
 
 from specdec_plugins.checkpoints.config import saved_languages, stored_languages
-from specdec_plugins.checkpoints.multilingual import KEY, TASK, LanguageTokens, Multilingual, adopt
+from specdec_plugins.checkpoints.multilingual import (
+    BOS,
+    KEY,
+    TASK,
+    LanguageTokens,
+    Multilingual,
+    adopt,
+)
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.tasks.language_data import add_languages
 
@@ -110,6 +117,18 @@ def test_dictionaries_of_nllb_end_with_tags() -> None:
     tags = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
     assert dictionary.symbols[4:] == ["w0", "__en__", "__de__", *tags]
     assert stored_languages({KEY: nllb.options()}) == nllb
+
+
+def test_bos_in_place_of_languages() -> None:
+    """BART's sentences begin with it."""
+    bart = Multilingual(langs=(), source_spec=BOS, target_spec=BOS)
+    assert stored_languages({KEY: bart.options()}) == bart
+    task = make_task()
+    task.cfg.source_lang = task.cfg.target_lang = None
+    adopt(bart, task, "a checkpoint")
+    assert task.language_tokens.of_source(torch.tensor([4, 2])).tolist() == [0, 4, 2]
+    assert task.language_tokens.forced == [0]
+    assert not bart.is_stock
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,19 @@ SPACES = "\t\x0b\x0c\x1f\x85\xa0\u2003\u2028\u3000"
 
 
 @pytest.mark.parametrize("replace_eos", [False, True])
-def test_languages_are_in_the_tokens_and_not_in_the_text(replace_eos: bool) -> None:
+@pytest.mark.parametrize("after_eos", [False, True])
+def test_languages_are_in_the_tokens_and_not_in_the_text(
+    replace_eos: bool, after_eos: bool
+) -> None:
     dictionary = make_dictionary(3)
     en, de = (dictionary.add_symbol(f"__{language}__") for language in ("en", "de"))
-    codec = TextCodec(dictionary, dictionary, 4, tokens=LanguageTokens(en, de, replace_eos))
+    tokens = LanguageTokens(en, de, replace_eos, after_eos)
+    codec = TextCodec(dictionary, dictionary, 4, tokens=tokens)
     ids = codec.encode(Line(1, "w0 w1 w2 w0"))
     # Cut to four tokens, EOS and the language among them.
     assert ids is not None
-    assert ids.tolist() == ([4, 5, 6, en] if replace_eos else [en, 4, 5, 2])
+    before = [4, 5, 6, en] if replace_eos else [en, 4, 5, 2]
+    assert ids.tolist() == ([4, 5, 2, en] if after_eos else before)
     forced = [] if replace_eos else [de]
     for text, expected in (
         (None, forced),

@@ -11,12 +11,13 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import encoders
 from fairseq.sequence_generator import SequenceGenerator
-from folders import LINES, import_transformers, make_m2m, make_marian
+from folders import FAMILIES, LINES, import_transformers, make_marian
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli.export_checkpoint import main
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.network import OUTPUT_BIAS
 
 WMT = Path(__file__).parents[2] / "checkpoints" / "wmt.en-de"
@@ -27,16 +28,23 @@ def export(*argv: object) -> None:
     main.__wrapped__([*map(str, argv)])
 
 
+def flags_of(languages: dict[str, str]) -> list[str]:
+    return ["-s", languages["source_lang"], "-t", languages["target_lang"]] if languages else []
+
+
 def tokens(settings: Settings, lines: list[str]) -> list[list[str]]:
     return [translation.tokens for translation in load_translator(settings).translate(lines)]
 
 
+@pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
 @torch.no_grad()
-def test_stock_fairseq_loads_a_marian(tmp_path: Path) -> None:
-    """The bias is folded into other weights, and targets begin with EOS."""
-    folder, path = tmp_path / "marian", tmp_path / "verifier.pt"
-    make_marian(folder, activation_function="relu")
-    export(folder, path)
+def test_stock_fairseq_loads_it(kind: str, tmp_path: Path) -> None:
+    """The bias is folded into other weights, and targets begin with EOS or their language."""
+    folder, path = tmp_path / kind, tmp_path / "verifier.pt"
+    make, languages = FAMILIES[kind]
+    # Stock fairseq lacks swish.
+    make(folder, activation_function="relu")
+    export(folder, path, *flags_of(languages))
     state = load_state(path)
     assert OUTPUT_BIAS not in state["model"]
     overrides = {"data": str(tmp_path)}
@@ -44,24 +52,27 @@ def test_stock_fairseq_loads_a_marian(tmp_path: Path) -> None:
     model = model.double().eval()
     options = {"beam_size": 1, "max_len_b": 28, "min_len": 0}
     search = SequenceGenerator([model], task.target_dictionary, **options)
-    ours = load_translator(Settings.of_model(folder, **EXACT))
+    ours = load_translator(Settings.of_model(folder, **EXACT, **languages))
+    tokens = ours.codec.tokens
+    begin = {"prefix_tokens": torch.tensor([tokens.forced]) if tokens.forced else None}
     for number, line in enumerate(LINES, 1):
         ids = ours.codec.encode(Line(number, line))
         net_input = {"src_tokens": ids[None], "src_lengths": torch.tensor([len(ids)])}
-        stock = search.generate([model], {"net_input": net_input})[0][0]["tokens"]
+        sample = {"net_input": net_input}
+        outputs = search.generate([model], sample, bos_token=tokens.begin, **begin)
         (translation,) = ours.translate([line])
-        assert [task.target_dictionary[i] for i in stock] == translation.tokens
+        stock = [task.target_dictionary[i] for i in outputs[0][0]["tokens"]]
+        assert stock == translation.tokens
 
 
-@pytest.mark.parametrize("kind", ["marian", "m2m"])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
     """It gives the same words, by text that is segmented by the model beside it."""
     folder, path = tmp_path / "folder", tmp_path / "out" / "verifier.pt"
     path.parent.mkdir()
-    {"marian": make_marian, "m2m": make_m2m}[kind](folder)
-    pair = {"source_lang": "am", "target_lang": "ar"} if kind == "m2m" else {}
-    flags = ["-s", "am", "-t", "ar"] if pair else []
-    export(folder, path, *flags)
+    make, pair = FAMILIES[kind]
+    make(folder)
+    export(folder, path, *flags_of(pair))
     whole = Settings.of_model(folder, **EXACT, **pair)
     settings = Settings.of_model(path.parent, **EXACT, **pair, limits=whole.limits)
     assert settings.ar_path == str(path)
@@ -69,8 +80,9 @@ def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
     for line in LINES:
         assert first.codec.segment(line) == second.codec.segment(line)
     assert tokens(whole, LINES) == tokens(settings, LINES)
-    model = str(path.parent / {"marian": "source.spm", "m2m": "sentencepiece.bpe.model"}[kind])
-    stock = encoders.build_bpe(Namespace(bpe="sentencepiece", sentencepiece_model=model))
+    options = family_of(folder).segmentation
+    files = {n: str(path.parent / name) for n, name in options.items() if "_" in n}
+    stock = encoders.build_bpe(Namespace(bpe=options["bpe"], **files))
     assert first.codec.segment(LINES[0]) == stock.encode(LINES[0])
 
 

@@ -9,10 +9,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from folders import make_m2m, make_marian
+from drafters import make_causal, save_checkpoint
+from fairseq.modules import gelu
+from folders import make_bart, make_m2m, make_marian, make_mbart
 from torch import Tensor
 
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
+from specdec_plugins.checkpoints.pair import load_verifier
+from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.loading import build_task
 from specdec_plugins.verifiers.families import family_of
 
 #: Sources a model.
@@ -20,7 +26,13 @@ SOURCES = 40
 #: New tokens of transformers at most, by the folders' ``generation_config.json``.
 LONGEST = 29
 #: Language flags by the kind of the folder.
-LANGUAGES = {"m2m": ("am", "af"), "nllb": ("zho_Hans", "eng_Latn"), "marian": (None, None)}
+LANGUAGES = {
+    "m2m": ("am", "af"),
+    "nllb": ("zho_Hans", "eng_Latn"),
+    "mbart": ("en_XX", "de_DE"),
+    "marian": (None, None),
+    "bart": (None, None),
+}
 DEEP = {"encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 8}
 WIDE = {"d_model": 48, "encoder_ffn_dim": 40, "decoder_ffn_dim": 96}
 Make = Callable[..., Any]
@@ -43,6 +55,22 @@ MODELS: dict[str, tuple[str, Make]] = {
     ),
     "m2m-deep-unscaled": ("m2m", partial(make_m2m, seed=7, scale_embedding=False, **DEEP)),
     "nllb": ("nllb", partial(make_m2m, seed=8, nllb=True)),
+    "bart": ("bart", partial(make_bart, seed=1)),
+    "bart-untied-free": (
+        "bart",
+        partial(make_bart, seed=2, tie_word_embeddings=False, forced=False, **WIDE),
+    ),
+    "bart-scaled-deep": ("bart", partial(make_bart, seed=3, scale_embedding=True, **DEEP)),
+    "mbart-25": ("mbart", partial(make_mbart, seed=1)),
+    "mbart-25-scaled-untied": (
+        "mbart",
+        partial(make_mbart, seed=2, scale_embedding=True, tie_word_embeddings=False, **WIDE),
+    ),
+    "mbart-50": ("mbart", partial(make_mbart, seed=3, count=52)),
+    "mbart-50-relu-deep": (
+        "mbart",
+        partial(make_mbart, seed=4, count=52, activation_function="relu", **DEEP),
+    ),
 }
 
 
@@ -74,7 +102,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         length = int(torch.randint(1, 12, (1,), generator=generator))
         words = torch.randint(4, 40, (length,), generator=generator)
         sources.append(tokens.of_source(torch.cat([words, torch.tensor([2])])))
-    return Made(folder, model, languages, sources, reference(model, sources, orders, tokens.target))
+    return Made(folder, model, languages, sources, reference(model, sources, orders, tokens))
 
 
 def load(folder: Path, languages: dict[str, str | None], **options: Any) -> Any:
@@ -83,22 +111,26 @@ def load(folder: Path, languages: dict[str, str | None], **options: Any) -> Any:
 
 @torch.no_grad()
 def reference(
-    model: Any, sources: list[Tensor], orders: list[list[int]], language: int | None
+    model: Any, sources: list[Tensor], orders: list[list[int]], tokens: LanguageTokens
 ) -> list[list[int]]:
     """Return transformers' greedy output."""
     source, target = (torch.tensor(order) for order in orders)
     pad, width = model.config.pad_token_id, max(map(len, sources))
     ids = torch.full((len(sources), width), pad)
-    for row, tokens in zip(ids, sources):
-        row[: len(tokens)] = source[tokens]
-    forced = {} if language is None else {"forced_bos_token_id": int(target[language])}
+    for row, words in zip(ids, sources):
+        row[: len(words)] = source[words]
+    begin: dict[str, int] = {}
+    if tokens.begin is not None:
+        begin["decoder_start_token_id"] = int(target[tokens.begin])
+    elif tokens.target is not None:
+        begin["forced_bos_token_id"] = int(target[tokens.target])
     outputs = model.generate(
         input_ids=ids,
         attention_mask=ids.ne(pad).long(),
         num_beams=1,
         do_sample=False,
         bad_words_ids=[[pad]],
-        **forced,
+        **begin,
     )
     numbers = {int(number): index for index, number in enumerate(target)}
     rows = [[numbers[token] for token in row] for row in outputs[:, 1:].tolist()]
@@ -121,7 +153,9 @@ def decoded(made: Made, batch: int, **options: Any) -> list[list[int]]:
             "net_input": {"src_tokens": ids, "src_lengths": torch.tensor(list(map(len, rows)))},
         }
         forced = torch.tensor(tokens.forced).expand(len(rows), -1) if tokens.forced else None
-        results = translator.generator.generate([], sample, prefix_tokens=forced)
+        results = translator.generator.generate(
+            [], sample, prefix_tokens=forced, bos_token=tokens.begin
+        )
         outputs += [hypotheses[0]["tokens"].tolist()[:LONGEST] for hypotheses in results]
     return outputs
 
@@ -139,21 +173,41 @@ def test_drafts_do_not_change_it(made: Made, drafts: str) -> None:
     assert decoded(made, 2, drafts=drafts, **plain) == made.outputs
 
 
+def test_a_made_drafter_does_not_change_it(made: Made, tmp_path: Path) -> None:
+    """A random one, which shares the verifier's encoder and features."""
+    task = build_task(Settings.of_model(made.folder, **made.languages))
+    task.cfg.block_size = 4
+    channels = load_verifier(str(made.folder), task).encoder.embed_tokens.embedding_dim
+    widths = {f"{name}_embed_dim": channels for name in ("encoder", "decoder", "verifier")}
+    shared = {"share_verifier_encoder": True, "verifier_features": True}
+    drafter = make_causal(task, **widths, **shared)
+    path = save_checkpoint(tmp_path / "drafter.pt", drafter, task)
+    plain = {"engine": "eager", "precision": "float64", "path": str(path)}
+    assert decoded(made, 8, controller=Tree(tree_nodes=6), **plain) == made.outputs
+
+
 def test_the_default_engine(made: Made) -> None:
     pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
     assert decoded(made, 1, strategy="AR") == made.outputs
     assert decoded(made, 1, drafts="copy") == made.outputs
+    # By the writer, or by ONNX Runtime, nothing verifies it.
+    outputs = decoded(made, 1, strategy="AR", precision="int8")
+    assert len(outputs) == SOURCES
 
 
 @torch.no_grad()
 def test_logits_are_transformers(made: Made, exact_softmax: None) -> None:
     options = {"engine": "eager", "precision": "float64", "strategy": "AR"}
-    model = load(made.folder, made.languages, **options).verifier
+    translator = load(made.folder, made.languages, **options)
+    model, begin = translator.verifier, translator.codec.tokens.begin
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        if layer.activation_fn is gelu:  # fairseq's computes in float32
+            layer.activation_fn = torch.nn.functional.gelu
     source, target = (torch.tensor(family_of(made.folder).order(x)) for x in ("source", "target"))
-    start = made.model.generation_config.decoder_start_token_id
+    start = made.model.generation_config.decoder_start_token_id if begin is None else target[begin]
     real = target >= 0
     for tokens, output in zip(made.sources[:10], made.outputs):
-        begun = torch.tensor([[2, *output[:-1]]])
+        begun = torch.tensor([[2 if begin is None else begin, *output[:-1]]])
         logits = model(tokens[None], torch.tensor([len(tokens)]), begun)[0][0]
         ids = target[begun]
         ids[0, 0] = start

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import LINES, make_m2m, make_marian
+from folders import FAMILIES, LINES, make_marian
 
 from specdec_plugins.cli import check, inference
 from specdec_plugins.inference import Settings, load_translator
@@ -16,6 +16,7 @@ from specdec_plugins.inference.pair_folder import verifier_settings
 from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.reference import greedy_output
 
 
@@ -64,11 +65,12 @@ def test_ctranslate2(marian: Path) -> None:
     assert outputs == [translation.text for translation in load_translator(plain).translate(LINES)]
 
 
-@pytest.mark.parametrize("kind", ["marian", "m2m"])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    {"marian": make_marian, "m2m": make_m2m}[kind](tmp_path)
-    languages = ["-s", "am", "-t", "ar"] if kind == "m2m" else []
-    argv = [str(tmp_path), *languages, "--lines", "8", "--systems", "AR@float64,engine=eager"]
+    make, languages = FAMILIES[kind]
+    make(tmp_path)
+    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
+    argv = [str(tmp_path), *flags, "--lines", "8", "--systems", "AR@float64,engine=eager"]
     assert check.main.__wrapped__(argv) == 0
     assert "transformers' greedy search, in float64: 0 of 8 lines" in capsys.readouterr().out
 
@@ -95,14 +97,20 @@ def test_another_file_is_another_model(marian: Path) -> None:
     (marian / "added_tokens.json").unlink()
 
 
-def test_a_pair_is_made_of_a_folder(marian: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
+def test_a_pair_is_made_of_a_folder(kind: str, tmp_path: Path) -> None:
+    make, languages = FAMILIES[kind]
+    folder = tmp_path / kind
+    make(folder)
     sources = tmp_path / "sources"
     sources.write_text("\n".join(LINES) + "\n", "utf-8")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    settings = Settings(**{**verifier_settings(marian, None), "strategy": "AR", **languages})
+    languages = languages or {"source_lang": "en", "target_lang": "de"}
+    settings = Settings(**{**verifier_settings(folder, None), "strategy": "AR", **languages})
     job = PairJob(settings, sources, tmp_path / "out", lambda *_: "", quiet=True)
     facts = stages.check(job, {})
     assert "differ in 0 of 6 lines" in facts["checked"]
+    texts = [name for name in family_of(folder).segmentation.values() if (folder / name).is_file()]
     assert {path.name for path in facts["files"]} == {
-        *("dict.en.txt", "dict.de.txt", "source.spm", "segmentation.json", "verifier.pt")
+        *(f"dict.{language}.txt" for language in languages.values()),
+        *("segmentation.json", "verifier.pt", *texts),
     }

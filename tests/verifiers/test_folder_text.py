@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from folders import LINES, ODD, import_transformers, make_m2m, make_marian, write
+from folders import (
+    FAMILIES,
+    LINES,
+    ODD,
+    import_transformers,
+    make_bart,
+    make_m2m,
+    make_marian,
+    make_mbart,
+    write,
+)
 
-from specdec_plugins.files.lines import Line
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.verifiers.export import write_dictionaries
 from specdec_plugins.verifiers.families import family_of
 
 EXACT = {"engine": "eager", "precision": "float64"}
@@ -66,17 +79,102 @@ def test_m2m(tmp_path: Path) -> None:
     assert texts(again, lines, strategy="AR") == wanted
 
 
-def test_nllb(tmp_path: Path) -> None:
-    make_m2m(tmp_path, nllb=True)
-    options = {"source_lang": "eng_Latn", "target_lang": "deu_Latn", "strategy": "AR", **EXACT}
-    codec = load_translator(Settings.of_model(tmp_path, **options)).codec
-    tokenizer = import_transformers().NllbTokenizer.from_pretrained(tmp_path)
-    numbers = family_of(tmp_path).order("source")
-    # It is built from the SentencePiece model alone, and knows no languages.
-    for line in [*LINES, *(line.strip() for line in ODD)]:
-        ids = [numbers[token] for token in codec.encode(Line(1, line))]
-        assert ids[1:] == tokenizer(line).input_ids[1:]
-        assert codec.source[codec.encode(Line(1, line))[0]] == "__eng_Latn__"
+@pytest.mark.parametrize("legacy", [False, True])
+def test_nllb(legacy: bool, tmp_path: Path) -> None:
+    """A source's language stands before it, or after its EOS."""
+    model = make_m2m(tmp_path, nllb=True)
+    languages = ["deu_Latn", "eng_Latn", "zho_Hans"]
+    tokenizer = import_transformers().NllbTokenizer.from_pretrained(
+        tmp_path, src_lang="eng_Latn", legacy_behaviour=legacy, extra_special_tokens=languages
+    )
+    numbers = dict(zip(languages, tokenizer.convert_tokens_to_ids(languages)))
+    write(tmp_path / "added_tokens.json", numbers)
+    write(tmp_path / "tokenizer_config.json", {"legacy_behaviour": legacy})
+    unnamed = [tokenizer.mask_token_id, len(tokenizer)]
+    model.generation_config.update(suppress_tokens=unnamed)
+    model.generation_config.save_pretrained(tmp_path)
+    lines = [*LINES, *(line.strip() for line in ODD)]
+    forced = {"forced_bos_token_id": numbers["deu_Latn"]}
+    wanted = [text.strip() for text in expected(model, tokenizer, lines, **forced)]
+    assert len(set(wanted)) > len(lines) / 2
+    pair = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+    assert texts(tmp_path, lines, strategy="AR", **pair) == wanted
+
+
+def test_bart(tmp_path: Path) -> None:
+    model = make_bart(tmp_path)
+    tokenizer = import_transformers().BartTokenizer.from_pretrained(tmp_path)
+    lines = [*LINES, *(line.strip() for line in ODD)]
+    wanted = expected(model, tokenizer, lines)
+    assert len(set(wanted)) > len(lines) / 2
+    assert texts(tmp_path, lines, strategy="AR") == wanted
+    assert texts(tmp_path, lines, drafts="source", batch=4) == wanted
+
+
+@pytest.mark.parametrize("count", [25, 52])
+def test_mbart(count: int, tmp_path: Path) -> None:
+    model = make_mbart(tmp_path, count=count)
+    transformers = import_transformers()
+    kind = transformers.MBartTokenizer if count == 25 else transformers.MBart50Tokenizer
+    tokenizer = kind.from_pretrained(tmp_path, src_lang="fr_XX")
+    lines = [*LINES, *(line.strip() for line in ODD)]
+    if count == 25:
+        # Unlike the files of published models, this class does not normalise text.
+        lines = [unicodedata.normalize("NFKC", line) for line in lines]
+        lines = [" ".join(re.split("[\\s\u200b\u2581]+", line)) for line in lines]
+    begin = "decoder_start_token_id" if count == 25 else "forced_bos_token_id"
+    wanted = expected(model, tokenizer, lines, **{begin: tokenizer.lang_code_to_id["de_DE"]})
+    assert len(set(wanted)) > len(lines) / 2
+    pair = {"source_lang": "fr_XX", "target_lang": "de_DE"}
+    assert texts(tmp_path, lines, strategy="AR", **pair) == wanted
+    assert texts(tmp_path, lines, drafts="source", batch=4, **pair) == wanted
+
+
+@pytest.mark.parametrize("kind", ["bart", "mbart", "mbart-50", "nllb"])
+def test_the_one_file_of_new_versions(kind: str, tmp_path: Path) -> None:
+    """transformers 5 saves a ``tokenizer.json`` and no other vocabulary."""
+    transformers = import_transformers()
+    make, pair = FAMILIES["m2m" if kind == "nllb" else kind]
+    model = make(tmp_path, nllb=True) if kind == "nllb" else make(tmp_path)
+    names = {"bart": "Bart", "mbart": "MBart", "mbart-50": "MBart50", "nllb": "Nllb"}
+    options = {"extra_special_tokens": ["deu_Latn", "eng_Latn"]} if kind == "nllb" else {}
+    pair = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"} if kind == "nllb" else pair
+    source = {"src_lang": pair["source_lang"]} if pair else {}
+    kinds = getattr(transformers, f"{names[kind]}Tokenizer")
+    tokenizer = kinds.from_pretrained(tmp_path, **source, **options)
+    first = {}
+    if pair:
+        name = "decoder_start_token_id" if kind == "mbart" else "forced_bos_token_id"
+        first[name] = tokenizer.convert_tokens_to_ids(pair["target_lang"])
+    again = tmp_path / "again"
+    tokenizer.save_pretrained(again)
+    model.generation_config.update(suppress_tokens=[len(tokenizer)])
+    model.generation_config.save_pretrained(again)
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tmp_path / file, again)
+    assert not {"vocab.json", "sentencepiece.bpe.model"} & {x.name for x in again.iterdir()}
+    lines = [*LINES, *(line.strip() for line in ODD)]
+    wanted = expected(model, tokenizer, lines, **first)
+    assert len(set(wanted)) > len(lines) / 2
+    assert texts(again, lines, strategy="AR", **pair) == wanted
+    with pytest.raises(CheckpointError, match="other files of text"):
+        write_dictionaries(again, tmp_path / "out", ("en", "de"))
+    (again / "tokenizer.json").write_text("{", "utf-8")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        texts(again, lines, **pair)
+
+
+def test_a_folder_states_the_target(tmp_path: Path) -> None:
+    """The language that ``generate`` begins with is the target's."""
+    for count, option in ((25, "decoder_start_token_id"), (52, "forced_bos_token_id")):
+        folder = tmp_path / str(count)
+        model = make_mbart(folder, count=count)
+        words = model.config.vocab_size - count - 1
+        model.generation_config.update(**{option: words + 2})
+        model.generation_config.save_pretrained(folder)
+        assert family_of(folder).languages == (None, "de_DE")
+        write(folder / "tokenizer_config.json", {"src_lang": "en_XX", "tgt_lang": "fr_XX"})
+        assert family_of(folder).languages == ("en_XX", "de_DE")
 
 
 @pytest.mark.parametrize(

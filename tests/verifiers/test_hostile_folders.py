@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from folders import make_m2m, make_marian, write
+from folders import make_bart, make_m2m, make_marian, write
 
 from specdec_plugins.files.errors import SpecdecError
 from specdec_plugins.inference import Settings, load_translator
@@ -111,10 +111,27 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_one_line_names_the_file(case: str, folder: Path) -> None:
-    change, named = CASES[case]
-    change(folder)
+BART: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no-merges": (without("merges.txt"), "merges.txt"),
+    "odd-merges": (holding("merges.txt", "a b c\nd"), "merges.txt"),
+    "merges-of-bytes": (lambda folder: (folder / "merges.txt").write_bytes(b"\xff"), "merges.txt"),
+    "few-pieces": (holding("vocab.json", '{"<s>": 0, "<unk>": 3, "a": 4}'), "merges.txt"),
+    "forced-word": (
+        having("generation_config.json", forced_bos_token_id=9),
+        "forced_bos_token_id 9",
+    ),
+    "no-start": (
+        lambda folder: [
+            changed(folder, name, decoder_start_token_id=None)
+            for name in ("config.json", "generation_config.json")
+        ],
+        "config.json",
+    ),
+}
+
+
+def refused(folder: Path, named: str) -> None:
+    """Assert that a folder is refused in one line, which has some words, and that nothing ran."""
     with pytest.raises((SpecdecError, ValueError)) as raised:
         load_translator(Settings.of_model(folder, strategy="AR", engine="eager"))
     message = str(raised.value)
@@ -122,6 +139,21 @@ def test_one_line_names_the_file(case: str, folder: Path) -> None:
     assert named in message
     assert "\n" not in message
     assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_names_the_file(case: str, folder: Path) -> None:
+    change, named = CASES[case]
+    change(folder)
+    refused(folder, named)
+
+
+@pytest.mark.parametrize("case", BART)
+def test_a_damaged_bart(case: str, tmp_path: Path) -> None:
+    make_bart(tmp_path)
+    change, named = BART[case]
+    change(tmp_path)
+    refused(tmp_path, named)
 
 
 def test_infinite_weights(folder: Path) -> None:
@@ -147,6 +179,3 @@ def test_an_unknown_language_is_named(tmp_path: Path) -> None:
         load_translator(Settings.of_model(tmp_path, target_lang="de", **settings))
     with pytest.raises(SpecdecError, match="--source-lang and --target-lang"):
         load_translator(Settings.of_model(tmp_path, **settings))
-    changed(tmp_path, "tokenizer_config.json", legacy_behaviour=True)
-    with pytest.raises(SpecdecError, match="legacy_behaviour"):
-        load_translator(Settings.of_model(tmp_path, target_lang="ar", **settings))

@@ -32,7 +32,7 @@ MARGIN = 2.0
 #: Rows of weights that are multiplied at once.
 ROWS = 4
 #: Activations by the names of their functions.
-ACTIVATIONS = ("relu", "gelu")
+ACTIVATIONS = ("relu", "gelu", "silu")
 #: The smallest of the largest number of a row or an input that is not taken for zero.
 ZERO = 1e-12
 
@@ -300,7 +300,10 @@ def _activate(x: Floats, activation: int) -> None:
         np.maximum(x, np.float32(0), x)
         return
     for i in range(len(x)):
-        x[i] *= np.float32(0.5 + 0.5 * math.erf(x[i] * math.sqrt(0.5)))
+        if activation == 1:
+            x[i] *= np.float32(0.5 + 0.5 * math.erf(x[i] * math.sqrt(0.5)))
+        else:
+            x[i] /= np.float32(1 + math.exp(-x[i]))
 
 
 @_fast

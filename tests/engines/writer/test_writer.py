@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pre-norm": {"decoder_normalize_before": True},
     "post-norm": {"decoder_normalize_before": False},
     "gelu": {"activation_fn": "gelu", "decoder_normalize_before": False},
+    "swish": {"activation_fn": "swish", "decoder_normalize_before": False},
     "learned positions": {"decoder_learned_pos": True, "layernorm_embedding": True},
     "no positions": {"no_token_positional_embeddings": True},
     "odd widths": {"decoder_ffn_embed_dim": 23, "decoder_normalize_before": True},
@@ -73,8 +74,19 @@ def test_products_are_exact_with_the_instructions_of_each_family(features: str) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_pytorchs_up_to_rounding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert obstacle(decoder_of(kind)) is None
-    monkeypatch.setattr(writer, "TOLERATED", 0.03)
+    monkeypatch.setattr(writer, "TOLERATED", 1e-3)
     Writer(decoder_of(kind), PAD, EOS, {})
+
+
+def test_sharp_attention_is_no_obstacle() -> None:
+    """Published weights have it: rounding alone gives other states."""
+    decoder = make_verifier(seed=3).float().eval().decoder
+    with torch.no_grad():
+        for layer in decoder.layers:
+            layer.self_attn.q_proj.weight.mul_(1000)
+            layer.self_attn.k_proj.weight.mul_(10)
+            layer.encoder_attn.q_proj.weight.mul_(1000)
+    assert build_writer(decoder, PAD, EOS, {}) is not None
 
 
 @pytest.mark.parametrize("part", ["weights", "screen", "embeddings"])

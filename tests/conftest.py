@@ -28,7 +28,7 @@ _parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))
 # All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
 # most of them are always the same.
 OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))
-pytest_plugins = ["inference_runs", "served", "watched"]
+pytest_plugins = [f"helpers.runs.{name}" for name in ("inference_runs", "served", "watched")]
 
 # A busy machine makes an example slow, not wrong.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=25)
@@ -159,7 +159,7 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(session_folder: Path) -> Any:
     """``trained.Trained``: a tiny pair and an acceptance head; its files are to be read only."""
-    from trained import Trained, made_once, train
+    from helpers.models.trained import Trained, made_once, train
 
     return Trained(made_once(session_folder / "trained", train))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from molecules import MOLECULES, TOKEN, Published, package
+from helpers.models.molecules import MOLECULES, TOKEN, Published, package
 
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Settings, Translator, load_translator

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from shared_sessions import SharedSessions
+from helpers.decoding.shared_sessions import SharedSessions
 
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.engines.eager import EagerEngine

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_verifier
-from drafters import make_block, make_causal, save_checkpoint
 from fairseq import options
 from fairseq_cli import preprocess
-from scripts_here import SCRIPTS, call, load_script, run, run_shell
-from trained import Trained
+from helpers.models.drafters import make_block, make_causal, save_checkpoint
+from helpers.models.trained import Trained
+from helpers.runs.scripts_here import SCRIPTS, call, load_script, run, run_shell
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import inference, translate_corpus

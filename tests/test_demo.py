@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripts_here import load_script
+from helpers.runs.scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["--model", str(ROOT / "checkpoints/multi30k.en-de"), "--engine", "eager"]

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts_here import run
-from trained import Trained
+from helpers.models.trained import Trained
+from helpers.runs.scripts_here import run
 
 from specdec_plugins.cli.inference import main
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from dummy_data import listening
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
 from fairseq_cli import generate, interactive, validate
-from trained import Trained
+from helpers.models.dummy_data import listening
+from helpers.models.trained import Trained
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state

@@ -6,7 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-from scripts_here import load_script
+from helpers.runs.scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = [

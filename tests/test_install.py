@@ -10,8 +10,8 @@ from zipfile import ZipFile
 
 import fairseq
 import pytest
-from scripts_here import run as run_program
-from trained import Trained
+from helpers.models.trained import Trained
+from helpers.runs.scripts_here import run as run_program
 
 from specdec_plugins.checkpoints.loading import load_state
 

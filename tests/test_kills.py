@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafters import save_pair
-from kills import UNFINISHED, ForkedPython, Victim, fork, make_text
-from scripts_here import TOOLS
+from helpers.models.drafters import save_pair
+from helpers.runs.kills import UNFINISHED, ForkedPython, Victim, fork, make_text
+from helpers.runs.scripts_here import TOOLS
 
 from specdec_plugins.cli import evaluate, inference
 from specdec_plugins.evaluation import worker

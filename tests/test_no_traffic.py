@@ -11,8 +11,8 @@ from socket import gethostname
 from tempfile import gettempdir
 
 import pytest
-from scripts_here import SCRIPTS
-from watched import traffic
+from helpers.runs.scripts_here import SCRIPTS
+from helpers.runs.watched import traffic
 
 PAIR = SCRIPTS.parent / "checkpoints" / "multi30k.en-de"
 TEXT = SCRIPTS.parent / "data" / "captions.en"

@@ -9,7 +9,7 @@ import shutil
 from typing import Any
 
 import pytest
-from scripts_here import SCRIPTS, TOOLS, load_script
+from helpers.runs.scripts_here import SCRIPTS, TOOLS, load_script
 
 ROOT = SCRIPTS.parent
 PAGES = ["README.md", "docs/translate.md", "docs/wmt.md"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts_here import SCRIPTS, run
-from trained import Trained
+from helpers.models.trained import Trained
+from helpers.runs.scripts_here import SCRIPTS, run
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import encoder_initial, inference

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from drafters import PUBLISHED, needs_published, published_task
+from helpers.models.drafters import PUBLISHED, needs_published, published_task
 
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.inference import Settings, Translation, load_translator

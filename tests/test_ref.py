@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 import sacrebleu
 from fairseq_cli import score
+from helpers.runs.scripts_here import call, load_script
 from sacremoses import MosesTokenizer
-from scripts_here import call, load_script
 
 from specdec_plugins.evaluation.bleu import References, split_compounds
 

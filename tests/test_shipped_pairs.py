@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from watched import traffic
+from helpers.runs.watched import traffic
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,

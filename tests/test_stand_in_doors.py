@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from conftest import make_task
-from drafters import make_causal, save_checkpoint
 from fairseq.models.transformer import TransformerModel
-from scripts_here import run
-from stand_ins import STAND_INS, StandIn, read_by_fairseq
+from helpers.models.drafters import make_causal, save_checkpoint
+from helpers.models.stand_ins import STAND_INS, StandIn, read_by_fairseq
+from helpers.runs.scripts_here import run
 from test_fairseq_doors import PACKAGE, by_letter, in_order, run_generate, run_interactive
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_task
-from drafters import make_causal
-from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
-from strict import assert_beam1, beam1, one_row
+from helpers.decoding.strict import assert_beam1, beam1, one_row
+from helpers.models.drafters import make_causal
+from helpers.models.stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from scripts_here import SCRIPTS, load_script
+from helpers.runs.scripts_here import SCRIPTS, load_script
 
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator

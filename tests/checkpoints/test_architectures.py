@@ -18,7 +18,7 @@ from fairseq.models import (
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
-from stand_ins import StandIn
+from helpers.models.stand_ins import StandIn
 
 from specdec_plugins.checkpoints.config import saved_model
 from specdec_plugins.checkpoints.loading import load_model, load_state

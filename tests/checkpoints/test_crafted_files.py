@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from experiments import make_run
+from helpers.runs.experiments import make_run
+from helpers.runs.mutations import ODD, mutations, texts
 from models.test_acceptance_head import make_head
-from mutations import ODD, mutations, texts
 from test_head_file import DRAFTER, RULE
 from test_loading import Payload, make_model_args, make_state, make_task
 

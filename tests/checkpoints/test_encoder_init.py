@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
-from drafters import block_args, make_block, make_causal, save_checkpoint
+from helpers.models.drafters import block_args, make_block, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.pair import init_encoder_from
 from specdec_plugins.files.errors import CheckpointError

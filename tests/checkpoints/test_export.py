@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier
-from drafters import flatten, make_causal, save_checkpoint, trainer_state
+from helpers.models.drafters import flatten, make_causal, save_checkpoint, trainer_state
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.loading import KEY, dictionary_fingerprint, load_state

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafters import make_causal
+from helpers.models.drafters import make_causal
 from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints.head_file import find_head, load_head, save_head

@@ -12,7 +12,7 @@ from conftest import make_batch, make_dictionary, make_task
 from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.data.data_utils import collate_tokens
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from stand_ins import begun, multilingual_task, saved_task
+from helpers.models.stand_ins import begun, multilingual_task, saved_task
 
 from specdec_plugins.checkpoints.config import saved_languages, stored_languages
 from specdec_plugins.checkpoints.multilingual import (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task
-from drafters import make_causal
-from scripts_here import load_script
-from stand_ins import STAND_INS, StandIn
+from helpers.models.drafters import make_causal
+from helpers.models.stand_ins import STAND_INS, StandIn
+from helpers.runs.scripts_here import load_script
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained import Trained
+from helpers.models.trained import Trained
 
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.head_file import find_head, load_head

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafters import save_pair
-from stand_ins import STAND_INS, StandIn
+from helpers.models.drafters import save_pair
+from helpers.models.stand_ins import STAND_INS, StandIn
 
 from specdec_plugins.cli import check, inference
 from specdec_plugins.files.lines import Line

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_verifier
-from drafters import PUBLISHED, golden, needs_published, published_task, save_checkpoint
-from dummy_data import SIZES, run_train
-from trained import Trained
+from helpers.models.drafters import (
+    PUBLISHED,
+    golden,
+    needs_published,
+    published_task,
+    save_checkpoint,
+)
+from helpers.models.dummy_data import SIZES, run_train
+from helpers.models.trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import write_initial_checkpoint

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafters import save_pair
-from kills import ForkedPython
+from helpers.models.drafters import save_pair
+from helpers.runs.kills import ForkedPython
 
 from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import worker

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES, RunScript, lines_of, one_error
-from scripts_here import SCRIPTS
+from helpers.runs.inference_runs import SENTENCES, RunScript, lines_of, one_error
+from helpers.runs.scripts_here import SCRIPTS
 
 from specdec_plugins.decoding.statistics import PHASES, RATES
 from specdec_plugins.decoding.steps.drafter import DrafterStep

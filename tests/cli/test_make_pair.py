@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from kills import UNFINISHED, Victim, fork
-from stand_ins import STAND_INS
-from trained import made_once
+from helpers.models.stand_ins import STAND_INS
+from helpers.models.trained import made_once
+from helpers.runs.kills import UNFINISHED, Victim, fork
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES, RunScript, lines_of, one_error
+from helpers.runs.inference_runs import SENTENCES, RunScript, lines_of, one_error
 
 from specdec_plugins.cli import inference
 from specdec_plugins.files.lines import OutputLines

@@ -9,11 +9,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from dummy_data import COMMON
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from helpers.models.dummy_data import COMMON
+from helpers.models.trained import Trained
 from omegaconf import OmegaConf
-from trained import Trained
 
 from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_lock, with_plugin
 from specdec_plugins.files.errors import InferenceError

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from drafters import save_pair
-from kills import make_text
-from scripts_here import TOOLS
-from scripts_here import run as run_program
+from helpers.models.drafters import save_pair
+from helpers.runs.kills import make_text
+from helpers.runs.scripts_here import TOOLS
+from helpers.runs.scripts_here import run as run_program
 
 from specdec_plugins.cli import translate_corpus as script
 from specdec_plugins.decoding.limits import GenerationLimits

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from drafters import save_pair
+from helpers.models.drafters import save_pair
 
 from specdec_plugins.cli import inference, tune
 from specdec_plugins.decoding.acceptance import RelaxedRule

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from chi_square import p_value
 from conftest import make_batch, make_dictionary, make_task, make_verifier, thinned
-from drafters import make_block, make_causal
+from helpers.decoding.chi_square import p_value
+from helpers.models.drafters import make_block, make_causal
 
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.acceptance import (

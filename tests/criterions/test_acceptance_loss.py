@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary, make_task, make_verifier
-from drafters import make_causal
 from fairseq.logging import metrics
+from helpers.models.drafters import make_causal
 
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, AcceptanceLossConfig

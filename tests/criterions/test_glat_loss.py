@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier
-from drafters import make_block, make_causal, make_targets, slot_logits
 from fairseq.logging import metrics
+from helpers.models.drafters import make_block, make_causal, make_targets, slot_logits
 from torch import Tensor
 
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig

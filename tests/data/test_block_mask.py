@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 from conftest import examples
-from drafters import batch_of, golden, needs_published, published_drafter, slot_logits
+from helpers.models.drafters import (
+    batch_of,
+    golden,
+    needs_published,
+    published_drafter,
+    slot_logits,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_verifier, thinned
-from controlled import build
-from drafters import batch_of, make_block, make_causal, slot_logits
+from helpers.decoding.controlled import build
+from helpers.decoding.scripted import DICTIONARY
+from helpers.decoding.strict import one_row
+from helpers.decoding.whole_cache import WHOLE_CACHE
+from helpers.models.drafters import batch_of, make_block, make_causal, slot_logits
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY
-from strict import one_row
-from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator, warm_up

@@ -12,9 +12,9 @@ from conftest import examples, make_batch, make_dictionary, make_task, make_veri
 from fairseq import search
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.token_generation_constraints import pack_constraints
+from helpers.decoding.whole_cache import WHOLE_CACHE
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.fairseq_search import EngineModel, rows_of_children
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, thinned
-from controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
-from controlled import verifier as controlled_verifier
-from hypothesis import given
-from hypothesis import strategies as st
-from scripted import DICTIONARY
-from shared_sessions import NAMES as ENGINES
-from shared_sessions import TIES
-from strict import (
+from helpers.decoding.controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
+from helpers.decoding.controlled import verifier as controlled_verifier
+from helpers.decoding.scripted import DICTIONARY
+from helpers.decoding.shared_sessions import NAMES as ENGINES
+from helpers.decoding.shared_sessions import TIES
+from helpers.decoding.strict import (
     EOS,
     PAD,
     assert_beam1,
@@ -25,6 +23,8 @@ from strict import (
     specdec,
     verifier,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule

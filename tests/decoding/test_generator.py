@@ -6,10 +6,8 @@ import math
 
 import pytest
 from conftest import examples, make_batch, make_verifier, vary_output
-from hypothesis import given
-from hypothesis import strategies as st
-from scripted import corrupted, scripted_generator
-from strict import (
+from helpers.decoding.scripted import corrupted, scripted_generator
+from helpers.decoding.strict import (
     BOS,
     DICTIONARY,
     EOS,
@@ -20,6 +18,8 @@ from strict import (
     check_beam1,
     specdec,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from conftest import examples, make_batch
 from fairseq.dataclass.configs import GenerationConfig
-from hypothesis import given
-from hypothesis import strategies as st
-from strict import (
+from helpers.decoding.strict import (
     EOS,
     assert_beam1,
     check_beam1,
@@ -19,6 +17,8 @@ from strict import (
     specdec,
     verifier,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits

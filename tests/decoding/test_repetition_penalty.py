@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import VARIANTS, make_policy
-from hypothesis import given
-from hypothesis import strategies as st
-from scripted import corrupted, scripted_generator
-from strict import (
+from helpers.decoding.controlled import VARIANTS, make_policy
+from helpers.decoding.scripted import corrupted, scripted_generator
+from helpers.decoding.strict import (
     DICTIONARY,
     EOS,
     PAD,
@@ -20,6 +18,8 @@ from strict import (
     one_row,
     verifier,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.simple import NoDrafts

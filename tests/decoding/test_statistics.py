@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.decoding.scripted import make_result
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import make_result
 
 from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult

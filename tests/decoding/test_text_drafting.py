@@ -7,17 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tiny_vocabulary as tiny
 import torch
 from conftest import examples, make_batch, make_verifier
-from controlled import verifier, verifier_for
 from decoding.acceptance.test_exact_sampling import Chance, Watched, furthest, leviathan
+from helpers.decoding.controlled import verifier, verifier_for
+from helpers.decoding.scripted import DICTIONARY
+from helpers.decoding.shared_sessions import NAMES as ENGINES
+from helpers.decoding.shared_sessions import TIES, engine_of
+from helpers.decoding.strict import assert_same_words
+from helpers.models import tiny_vocabulary as tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY
-from shared_sessions import NAMES as ENGINES
-from shared_sessions import TIES, engine_of
-from strict import assert_same_words
 
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS

@@ -10,8 +10,8 @@ from operator import mul
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, thinned
-from controlled import HEAD, K, verifier
-from controlled import make_generator as make_controlled
+from helpers.decoding.controlled import HEAD, K, verifier
+from helpers.decoding.controlled import make_generator as make_controlled
 
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.controllers.simple import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scripts_here import SCRIPTS, run
+from helpers.runs.scripts_here import SCRIPTS, run
 
 BLOCKED = """
 import sys

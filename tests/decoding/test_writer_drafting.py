@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_verifier
-from controlled import verifier
 from decoding.test_text_drafting import (
     CASES,
     DICTIONARY,
@@ -20,6 +19,7 @@ from decoding.test_text_drafting import (
     greedy,
     noisy,
 )
+from helpers.decoding.controlled import verifier
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numba
 import pytest
-from kills import fork
+from helpers.runs.kills import fork
 from numba.core.caching import IndexDataCacheFile
 
 from specdec_plugins.engines.compiling import compiled

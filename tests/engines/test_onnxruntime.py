@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_task, make_verifier
-from controlled import HEAD
-from drafters import make_block, make_causal
-from scripted import DICTIONARY
+from helpers.decoding.controlled import HEAD
+from helpers.decoding.scripted import DICTIONARY
+from helpers.models.drafters import make_block, make_causal
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, build, drafter, verifier
+from helpers.decoding.controlled import DRAFTERS, K, build, drafter, verifier
+from helpers.decoding.scripted import DICTIONARY
+from helpers.decoding.whole_cache import WHOLE_CACHE
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY
-from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from dummy_data import run_train
+from helpers.models.dummy_data import run_train
+from helpers.models.trained import Trained
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from trained import Trained
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator

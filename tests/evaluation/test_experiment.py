@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from experiments import make_experiment, make_run, make_text
+from helpers.runs.experiments import make_experiment, make_run, make_text
 
 from specdec_plugins.evaluation.experiment import (
     Conditions,

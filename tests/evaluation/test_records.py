@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments import make_experiment, make_run
+from helpers.runs.experiments import make_experiment, make_run
 
 from specdec_plugins.evaluation.experiment import Run
 from specdec_plugins.evaluation.records import write_records

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from experiments import BASE
+from helpers.runs.experiments import BASE
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS

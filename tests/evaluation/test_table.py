@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import make_experiment, make_run, make_text
+from helpers.runs.experiments import make_experiment, make_run, make_text
 from hypothesis import given
 from hypothesis import strategies as st
 

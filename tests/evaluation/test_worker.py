@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafters import save_pair
-from fake_jobs import EchoJob
-from trained import Trained
+from helpers.models.drafters import save_pair
+from helpers.models.trained import Trained
+from helpers.runs.fake_jobs import EchoJob
 
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts
 from specdec_plugins.decoding.limits import GenerationLimits

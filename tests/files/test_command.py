@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from scripts_here import SCRIPTS, run
+from helpers.runs.scripts_here import SCRIPTS, run
 
 from specdec_plugins.files.command import command
 from specdec_plugins.files.errors import InferenceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from dummy_data import make_data
+from helpers.models.dummy_data import make_data
 from torch import nn
 
 from specdec_plugins.host.training import SHORT, autocast

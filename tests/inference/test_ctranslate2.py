@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import make_dictionary, make_verifier, vary_output
-from drafters import save_checkpoint
+from helpers.models.drafters import save_checkpoint
 
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.limits import GenerationLimits

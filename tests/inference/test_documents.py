@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from conftest import examples
+from helpers.runs.inference_runs import make_settings
 from hypothesis import given
 from hypothesis import strategies as st
-from inference_runs import make_settings
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import load_translator

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_verifier
-from drafters import make_task, save_checkpoint
 from fairseq.data import Dictionary, encoders
+from helpers.models.drafters import make_task, save_checkpoint
 
 from specdec_plugins.cli import inference, make_pair
 from specdec_plugins.decoding.limits import GenerationLimits

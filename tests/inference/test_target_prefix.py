@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from inference_runs import SENTENCES, make_settings
-from strict import beam1
+from helpers.decoding.strict import beam1
+from helpers.runs.inference_runs import SENTENCES, make_settings
 
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Oracle, Tree
 from specdec_plugins.decoding.limits import GenerationLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from inference_runs import SENTENCES, RunScript, lines_of, make_settings
+from helpers.runs.inference_runs import SENTENCES, RunScript, lines_of, make_settings
 
 from specdec_plugins.engines import choice
 from specdec_plugins.files.lines import Line

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from inference_runs import SENTENCES, make_settings
+from helpers.models.trained import Trained
+from helpers.runs.inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
-from trained import Trained
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule

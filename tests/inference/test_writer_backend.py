@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples
+from helpers.runs.inference_runs import SENTENCES, RunScript, make_settings
 from hypothesis import given
 from hypothesis import strategies as st
-from inference_runs import SENTENCES, RunScript, make_settings
 
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.build import made_up

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 import torch
 from conftest import examples
+from helpers.runs.jobs import Numberer
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jobs import Numberer
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line

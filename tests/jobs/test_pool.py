@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import Numberer
+from helpers.runs.jobs import Numberer
 
 pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 

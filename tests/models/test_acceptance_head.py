@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task
-from drafters import make_causal
+from helpers.models.drafters import make_causal
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.limits import GenerationLimits

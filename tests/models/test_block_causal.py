@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier
-from drafters import CAUSAL as VARIANTS
-from drafters import (
+from helpers.models.drafters import CAUSAL as VARIANTS
+from helpers.models.drafters import (
     batch_of,
     every_slots_logits,
     make_block,

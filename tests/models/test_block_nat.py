@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary, make_task, make_verifier
-from drafters import (
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.optim.adam import Adam
+from helpers.models.drafters import (
     PUBLISHED,
     batch_of,
     block_args,
@@ -23,8 +25,6 @@ from drafters import (
     published_task,
     slot_logits,
 )
-from fairseq.models import ARCH_CONFIG_REGISTRY
-from fairseq.optim.adam import Adam
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig

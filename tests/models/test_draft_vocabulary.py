@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, thinned
-from drafters import make_block, make_causal, save_checkpoint, slot_scores
+from helpers.decoding.scripted import traced
+from helpers.models.drafters import make_block, make_causal, save_checkpoint, slot_scores
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import traced
 
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, StrictRule

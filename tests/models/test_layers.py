@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_verifier
-from drafters import make_targets
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from helpers.models.drafters import make_targets
 
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (

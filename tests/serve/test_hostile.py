@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES
-from served import KEY, LIBRARIES, Server, kill_workers, settle, start
+from helpers.runs.inference_runs import SENTENCES
+from helpers.runs.served import KEY, LIBRARIES, Server, kill_workers, settle, start
 
 REQUESTS = 1000
 #: Seconds in which a request that is sent at once has its answer.

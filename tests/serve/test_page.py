@@ -8,8 +8,8 @@ import urllib.request
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES
-from served import KEY, Server
+from helpers.runs.inference_runs import SENTENCES
+from helpers.runs.served import KEY, Server
 
 
 def page_of(server: Server) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from inference_runs import SENTENCES, make_settings
-from served import KEY, LIBRARIES, Server, kill_workers, pieces_of, settle, start
+from helpers.runs.inference_runs import SENTENCES, make_settings
+from helpers.runs.served import KEY, LIBRARIES, Server, kill_workers, pieces_of, settle, start
 
 from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits

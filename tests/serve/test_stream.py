@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES
-from served import Server, pieces_of, settle
+from helpers.runs.inference_runs import SENTENCES
+from helpers.runs.served import Server, pieces_of, settle
 
 
 def test_pieces_are_the_translation(server: Server, expected: dict[str, str]) -> None:

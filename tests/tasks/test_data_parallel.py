@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from dummy_data import COMMON, SIZES, run_train
-from trained import Trained
+from helpers.models.dummy_data import COMMON, SIZES, run_train
+from helpers.models.trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.host.checkpoints import without_copies

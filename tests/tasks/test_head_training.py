@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from dummy_data import Logs, run_train
-from trained import Trained
+from helpers.models.dummy_data import Logs, run_train
+from helpers.models.trained import Trained
 
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary
-from dummy_data import run_train
-from stand_ins import STAND_INS
-from trained import DRAFTER
+from helpers.models.dummy_data import run_train
+from helpers.models.stand_ins import STAND_INS
+from helpers.models.trained import DRAFTER
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary, make_verifier
-from drafters import make_block, make_causal
-from dummy_data import SIZES, run_train
 from fairseq.sequence_generator import SequenceGenerator
+from helpers.models.drafters import make_block, make_causal
+from helpers.models.dummy_data import SIZES, run_train
+from helpers.models.trained import DRAFTER, Trained
 from omegaconf import OmegaConf
-from trained import DRAFTER, Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter

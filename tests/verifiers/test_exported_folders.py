@@ -11,7 +11,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import encoders
 from fairseq.sequence_generator import SequenceGenerator
-from folders import FAMILIES, LINES, import_transformers, make_marian
+from helpers.models.folders import FAMILIES, LINES, import_transformers, make_marian
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli.export_checkpoint import main

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from drafters import make_causal, save_checkpoint
 from fairseq.modules import gelu
-from folders import make_bart, make_m2m, make_marian, make_mbart
+from helpers.models.drafters import make_causal, save_checkpoint
+from helpers.models.folders import make_bart, make_m2m, make_marian, make_mbart
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
@@ -87,7 +87,14 @@ class Made(NamedTuple):
     outputs: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=MODELS)
+#: One of each family and form; the others are slow.
+QUICK = ("marian-two-vocabularies", "m2m-untied-gelu", "nllb", "bart", "mbart-25", "mbart-50")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in MODELS],
+)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     kind, make = MODELS[request.param]
     folder = tmp_path_factory.mktemp(request.param)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import FAMILIES, LINES, make_marian
+from helpers.models.folders import FAMILIES, LINES, make_marian
 
 from specdec_plugins.cli import check, inference
 from specdec_plugins.inference import Settings, load_translator

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from folders import (
+from helpers.models.folders import (
     FAMILIES,
     LINES,
     ODD,

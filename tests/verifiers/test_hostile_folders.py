@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from folders import make_bart, make_m2m, make_marian, write
+from helpers.models.folders import make_bart, make_m2m, make_marian, write
 
 from specdec_plugins.files.errors import SpecdecError
 from specdec_plugins.inference import Settings, load_translator

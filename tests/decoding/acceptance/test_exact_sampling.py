@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptedHead
-from tiny_vocabulary import (
+from helpers.decoding.scripted import ScriptedHead
+from helpers.models.tiny_vocabulary import (
     DICTIONARY,
     DRAFTERS,
     PAD,

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from chi_square import p_value
 from fairseq.search import Sampling as StockSampling
 from fairseq.sequence_generator import SequenceGenerator
-from scripted import ScriptedHead
-from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution, sample_of
+from helpers.decoding.chi_square import p_value
+from helpers.decoding.scripted import ScriptedHead
+from helpers.models.tiny_vocabulary import (
+    DICTIONARY,
+    DRAFTERS,
+    VERIFIER,
+    Output,
+    distribution,
+    sample_of,
+)
 
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.build import build_generator

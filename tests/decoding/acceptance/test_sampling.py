@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from chi_square import p_value
 from conftest import make_dictionary
 from fairseq.search import Sampling as StockSampling
+from helpers.decoding.chi_square import p_value
 from hypothesis import given
 from hypothesis import strategies as st
 

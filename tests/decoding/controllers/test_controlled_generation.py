@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import (
+from helpers.decoding.controlled import (
     DRAFTERS,
     VARIANTS,
     K,
@@ -17,12 +17,12 @@ from controlled import (
     verifier,
     verifier_for,
 )
+from helpers.decoding.scripted import DICTIONARY, corrupted, scripted_generator, traced
+from helpers.decoding.shared_sessions import NAMES as ENGINES
+from helpers.decoding.shared_sessions import TIES, engine_of
+from helpers.decoding.strict import assert_same_words, beam1, one_row
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY, corrupted, scripted_generator, traced
-from shared_sessions import NAMES as ENGINES
-from shared_sessions import TIES, engine_of
-from strict import assert_same_words, beam1, one_row
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers.base import Controller

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
-from controlled import drafter, verifier
-from scripted import DICTIONARY
-from whole_cache import WHOLE_CACHE
+from helpers.decoding.controlled import drafter, verifier
+from helpers.decoding.scripted import DICTIONARY
+from helpers.decoding.whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from helpers.decoding.scripted import ScriptedHead, make_result
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedHead, make_result
 
 from specdec_plugins.decoding.controllers.simple import (
     AcceptanceHeadController,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, make_generator, make_policy
+from helpers.decoding.controlled import DRAFTERS, K, make_generator, make_policy
+from helpers.decoding.shared_sessions import NAMES as ENGINES
+from helpers.decoding.strict import one_row
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_sessions import NAMES as ENGINES
-from strict import one_row
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS

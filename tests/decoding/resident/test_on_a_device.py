@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, thinned
-from controlled import HEAD, K, drafter
-from emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
-from recorded import SMALL, recorded
-from scripted import DICTIONARY, traced
+from helpers.decoding.controlled import HEAD, K, drafter
+from helpers.decoding.emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
+from helpers.decoding.recorded import SMALL, recorded
+from helpers.decoding.scripted import DICTIONARY, traced
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

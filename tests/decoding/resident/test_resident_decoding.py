@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, build
+from helpers.decoding.controlled import DRAFTERS, K, build
+from helpers.decoding.recorded import by_call, by_graph, recorded
+from helpers.decoding.scripted import DICTIONARY, traced
+from helpers.decoding.strict import check_beam1
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from recorded import by_call, by_graph, recorded
-from scripted import DICTIONARY, traced
-from strict import check_beam1
 
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_task, make_verifier
-from drafters import CAUSAL, every_slots_logits, make_block, make_causal
+from helpers.decoding.whole_cache import WHOLE_CACHE
+from helpers.models.drafters import CAUSAL, every_slots_logits, make_block, make_causal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_verifier
-from drafters import make_targets
+from helpers.models.drafters import make_targets
 
 from specdec_plugins.decoding.steps.encoder import frozen_encoder
 from specdec_plugins.engines.eager import EagerEngine

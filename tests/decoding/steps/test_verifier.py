@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_verifier
+from helpers.decoding.whole_cache import WHOLE_CACHE
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from whole_cache import WHOLE_CACHE
 
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
 from specdec_plugins.engines.eager import EagerEngine

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from conftest import make_dictionary
-from jobs import pair_job
+from helpers.runs.jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.text import TextCodec

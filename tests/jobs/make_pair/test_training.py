@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import pair_job
+from helpers.runs.jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import make, training

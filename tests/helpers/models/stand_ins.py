@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import flatten, trainer_state
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
@@ -21,6 +20,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from helpers.models.drafters import flatten, trainer_state
 from specdec_plugins.host.checkpoints import use_plain_encoder
 
 NORMS = {

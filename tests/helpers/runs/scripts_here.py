@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 TOOLS = Path(sys.executable).parent
 sys.path.append(str(SCRIPTS))  # as Python puts it for a script
 

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from conftest import make_task, make_verifier
-from drafters import make_block, make_causal
-from scripted import DICTIONARY, ScriptedHead, traced
-from shared_sessions import engine_of
 
+from helpers.decoding.scripted import DICTIONARY, ScriptedHead, traced
+from helpers.decoding.shared_sessions import engine_of
+from helpers.models.drafters import make_block, make_causal
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, controller_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import make_task, make_verifier, vary_output
-from drafters import make_block, make_causal, save_checkpoint, save_pair
+from helpers.models.drafters import make_block, make_causal, save_checkpoint, save_pair
 
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.limits import GenerationLimits

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts_here import run
+from helpers.runs.scripts_here import run
 
 WATCH = r"""
 #define _GNU_SOURCE

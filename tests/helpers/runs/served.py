@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inference_runs import SENTENCES, make_settings
+from helpers.runs.inference_runs import SENTENCES, make_settings
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator

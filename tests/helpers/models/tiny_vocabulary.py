@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
-from drafters import make_block, make_causal
 
+from helpers.models.drafters import make_block, make_causal
 from specdec_plugins.decoding.acceptance import SamplingRule
 
 Output = tuple[int, ...]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dummy_data import SIZES, make_data, run_train, train_verifier
 from filelock import FileLock
 
+from helpers.models.dummy_data import SIZES, make_data, run_train, train_verifier
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
 

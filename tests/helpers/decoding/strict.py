@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_block, make_causal
 from fairseq.sequence_generator import SequenceGenerator
-from scripted import ScriptedDrafter, scripted_generator
 from torch import Tensor
 
+from helpers.decoding.scripted import ScriptedDrafter, scripted_generator
+from helpers.models.drafters import make_block, make_causal
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drafters import trainer_state
 from fairseq.models.transformer import base_architecture
+
+from helpers.models.drafters import trainer_state
 
 #: Tokens of a molecule, a line of SMILES.
 TOKEN = re.compile(r"\[[^]]+\]|Br|Cl|%\d\d|.")

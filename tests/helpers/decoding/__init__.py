@@ -1,0 +1,1 @@
+"""Decoding in tests: references, made-up drafters and engines, and comparisons."""

@@ -1,0 +1,1 @@
+"""Models for tests: small ones, and folders and files of them."""

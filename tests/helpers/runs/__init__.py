@@ -1,0 +1,1 @@
+"""Commands and services in tests: how they are run, watched and killed."""

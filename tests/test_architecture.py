@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1637,
+    "inference": 1642,
     "jobs": 730,
     "models": 980,
     "serve": 480,

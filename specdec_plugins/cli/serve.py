@@ -19,10 +19,11 @@ from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.machine import cores
+
+logger = logging.getLogger("specdec_plugins")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     except ImportError as error:
         fault = f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
         raise InferenceError(fault) from error
-    logging.getLogger("specdec_plugins").setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     keys = args.api_key_file.read_text("utf-8").split() if args.api_key_file else ()
     if args.api_key_file and not keys:
         raise InferenceError(f"{args.api_key_file}: has no key")
@@ -67,13 +68,15 @@ def main(argv: Sequence[str]) -> None:
     )
     limits = Limits(args.max_characters, args.timeout, args.max_requests)
     app = Service(workers, limits, keys).app()
+    logger.info("loading the models; then at http://%s:%d", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
     uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
 
 
 def _settings(path: Path, precision: str, beam: int) -> Settings:
-    options = verifier_settings(path, None) if path.is_file() else pair_settings(path)
-    return as_tuned(Settings(**options, beam=beam, nbest=beam, precision=precision, scores=False))
+    return as_tuned(
+        Settings.of_model(path, beam=beam, nbest=beam, precision=precision, scores=False)
+    )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import (
     ENCODERS,
@@ -211,6 +212,8 @@ def _models_and_text(args: Namespace) -> JsonObject:
     chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
     data = Path(args.data)
     named = args.path or args.AR_path
+    if not named and not data.exists():
+        raise InferenceError(f"{data}: no such file or folder")
     if data.is_file() or (is_folder(data) and not named):
         settings = verifier_settings(data, args.dictionaries)
     elif named or not (folder_of_pair(data) / VERIFIER).is_file():

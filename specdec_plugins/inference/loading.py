@@ -48,8 +48,9 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     Where ONNX Runtime runs all steps, the models' own weights are freed.
 
     Args:
-        settings: a run's settings, or the folder of a pair. The translator's settings are these
-            with the languages, the block size and the controller that were chosen.
+        settings: a run's settings, or a model as :meth:`Settings.of_model` takes it. The
+            translator's settings are these with the languages, the block size and the controller
+            that were chosen.
 
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role, or dictionaries.

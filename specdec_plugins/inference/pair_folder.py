@@ -66,13 +66,19 @@ def segmentation_beside(folder: Path) -> JsonObject:
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
-def pair_settings(folder: Path) -> JsonObject:
-    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE. Of a
-    folder of transformers these are its limits, too."""
-    settings = verifier_settings(folder, None)
-    if is_folder(folder):
-        return {**settings, "limits": GenerationLimits(**limits_of(folder))}
-    return {**settings, "path": str(folder_of_pair(folder) / DRAFTER)}
+def pair_settings(model: Path) -> JsonObject:
+    """Return the settings of a run that a model decides: its files, tokenizer and BPE. Of a folder
+    of transformers these are its limits, too.
+
+    Args:
+        model: the folder of a pair or of transformers, or a verifier's checkpoint.
+    """
+    settings = verifier_settings(model, None)
+    if is_folder(model):
+        return {**settings, "limits": GenerationLimits(**limits_of(model))}
+    if model.is_file():
+        return settings
+    return {**settings, "path": str(folder_of_pair(model) / DRAFTER)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:

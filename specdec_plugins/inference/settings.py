@@ -137,14 +137,17 @@ class Settings(RunOptions):
         check_drafter(*self.engines)
 
     @classmethod
-    def of_model(cls, folder: Path, **options: object) -> Settings:
-        """Return the settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and
-        ordinary text; ``options`` win over the folder's.
+    def of_model(cls, model: Path, **options: object) -> Settings:
+        """Return the settings for a model and ordinary text; ``options`` win over the model's.
+
+        Args:
+            model: the folder of a pair, like ``checkpoints/multi30k.en-de``, or of transformers, or
+                a verifier's checkpoint, beside its dictionaries.
 
         Raises:
             InferenceError: the folder's ``segmentation.json`` cannot be read.
         """
-        return cls(**{**pair_settings(Path(folder)), **options})
+        return cls(**{**pair_settings(Path(model)), **options})
 
     def describe(self) -> JsonObject:
         """Return all settings, for reports and to know a run again."""

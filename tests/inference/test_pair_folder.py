@@ -48,3 +48,13 @@ def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> No
     lines = (f"{world} --cpu {more}".split() for more in ("", flags))
     described, whole = (make_settings(script.parse(line)) for line in lines)
     assert replace(whole, encoder_options={}) == replace(described, encoder_options={})
+
+
+def test_a_verifiers_checkpoint_is_a_model_from_python_too(world: Path) -> None:
+    alone = Settings.of_model(world / "verifier.pt")
+    assert alone == Settings.of_model(world, path=None)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InferenceError, match="mine: no such file or folder"):
+        make_settings(script.parse([str(tmp_path / "mine"), "--cpu"]))

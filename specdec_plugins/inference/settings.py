@@ -104,23 +104,26 @@ class Settings(RunOptions):
         strategy, penalty = self.strategy, self.limits.repetition_penalty
         controller, kind = self.controller.name, self.kind
         stock_or_alone = strategy not in TRACED or self.searched
-        controllers = None if kind is None else kind.controllers
+        option, value = next(iter(self.rule.values.items()))
         how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
         refused = {
             f"--controller {controller}": (strategy != "specdec" or self.searched)
             and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
-            f"--beta {self.rule.values.get('beta')}": self.searched and self.rule.name == "relaxed",
+            f"--{option} {value}": self.searched and not self.rule.lossless,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
-            f"--controller {controller} --drafts {self.drafts_name}": controllers is not None
-            and controller not in controllers,
             f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
         }
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: does not work with {how}")
+        if kind is not None and not kind.takes(self.controller):
+            raise ValueError(
+                f"--controller {controller}: does not work with --drafts {self.drafts_name}, which "
+                "are no trees and have no acceptance head"
+            )
         of_lines = {
             "--trace": self.trace,
             f"--nbest {self.nbest}": self.nbest > 1,

@@ -241,14 +241,24 @@ RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
-    """Return the rule that options ask for; missing ones have their defaults."""
+    """Return the rule that options ask for; missing ones have their defaults.
+
+    Raises:
+        ValueError: an option out of its bounds, or options of two rules.
+    """
     asked = values if isinstance(values, Mapping) else vars(values)
     options: JsonObject = {}
     for kind in RULES:
         rule = kind(**{name: asked[name] for name in option_fields(kind) if name in asked})
         check_options(rule)
         options |= vars(rule)
-    return next(rule for rule in (kind.from_options(options) for kind in RULES) if rule)
+    # The last one always applies.
+    chosen = (kind.from_options(options) for kind in RULES)
+    asked_for = [rule for rule in chosen if rule is not None]
+    if len(asked_for) > 2:
+        first, second, *_ = asked_for
+        raise ValueError(f"{first}, {second}: only one rule can decide what is accepted")
+    return asked_for[0]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from specdec_plugins.decoding.controllers.base import Controller
@@ -40,8 +39,14 @@ class DraftKind:
     trained: ClassVar[bool] = False
     #: True if each line comes with a text to draft (``Line.draft``).
     of_lines: ClassVar[bool] = False
-    #: Names of the controllers that can control them; None: all of them.
-    controllers: ClassVar[Sequence[str] | None] = ("auto", "constant", "heuristic", "confidence")
+
+    def takes(self, controller: Controller) -> bool:
+        """Return whether a controller can control these drafts: chains for which no acceptance head
+        is trained."""
+        if isinstance(controller, Auto):
+            return True
+        needs_drafter = controller.trees or controller.asks_head
+        return controller.drafts and controller.real and not needs_drafter
 
     def controller(self, options: RunOptions) -> Controller:
         """Return the controller of a run; in place of ``auto`` the one for these drafts.

@@ -14,7 +14,9 @@ class DrafterDrafts(DraftKind):
     name = "drafter"
     help = "drafter: by the pair's drafter, the default with one"
     trained = True
-    controllers = None
+
+    def takes(self, controller: Controller) -> bool:
+        return True
 
     def controller(self, options: RunOptions) -> Controller:
         """Return the controller as it is: what ``auto`` stands for depends on the drafter."""

@@ -68,7 +68,7 @@ for version; do
   try specdec-evaluate multi30k.en-de --input-path few.en --output-path sweep --rounds 1 --no-plots
   try no_ray
   # The extra that docs/wmt.md and docs/translate.md name for --workers, and that of plots.
-  try pip install "$(echo wheel/*.whl)[ray,plot]" ${index[@]+"${index[@]}"}
+  try pip install "$(echo wheel/*.whl)[ray,plot,subtitles]" ${index[@]+"${index[@]}"}
   cd clone
   for page in "${pages[@]}"; do
     rm -rf runs

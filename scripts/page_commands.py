@@ -128,6 +128,8 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 def write_inputs(small: Path) -> None:
     """Write what the commands read: texts, a mirror of downloads and sacreBLEU's test sets."""
+    subtitle = ["1", "00:00:01,000 --> 00:00:02,500", "A man is reading.", ""]
+    write_lines(small / "test.en.srt", subtitle)
     for language, side in (("en", "src"), ("de", "ref")):
         lines = Path("data", f"captions.{language}").read_text("utf-8").splitlines()
         numbered = [f"{number} {line}" for number in range(1, 4) for line in lines]

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 883,
-    "cli": 682,
+    "cli": 686,
     "criterions": 205,
     "data": 45,
     "decoding": 2880,
@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1652,
+    "inference": 1657,
     "jobs": 730,
     "models": 980,
     "serve": 480,

@@ -115,18 +115,29 @@ def main(argv: Sequence[str]) -> None:
 
 def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
     """Translate the texts of a whole file, of which all else stays."""
-    for name in ("resume", "trace", "drafts", "stats", "stats_json"):
-        if getattr(args, name):
-            flag = name.replace("_", "-")
-            raise ValueError(f"--{flag}: does not work with --format {args.format}")
+    refused = {
+        "--resume": args.resume,
+        "--trace": args.trace,
+        "--drafts": args.drafts,
+        "--stats": args.stats,
+        "--stats-json": args.stats_json,
+        "--nbest": settings.nbest > 1,
+    }
+    for flag, is_refused in refused.items():
+        if is_refused:
+            raise ValueError(f"{flag}: does not work with --format {args.format}")
+    name = "standard input" if args.input_path == STANDARD else args.input_path
     with sys.stdin.buffer if args.input_path == STANDARD else open(args.input_path, "rb") as file:
         data = file.read()
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise InferenceError(f"{args.input_path}: is not UTF-8; convert it") from error
-    document = FORMATS[args.format](re.sub("\r\n?", "\n", text))
-    with progress(args.no_progress_bar, f"translating {args.input_path}"):
+        raise InferenceError(f"{name}: is not UTF-8; convert it") from error
+    try:
+        document = FORMATS[args.format](re.sub("\r\n?", "\n", text))
+    except InferenceError as error:
+        raise InferenceError(f"{name}: {error}") from error
+    with progress(args.no_progress_bar, f"translating {name}"):
         translator = load_translator(settings)
         results = translator.translate(document.sentences, seed=args.seed)
         output = document.joined([result.line for result in warned(results, 0)])

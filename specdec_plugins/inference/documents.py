@@ -88,7 +88,7 @@ def subtitle_document(text: str, kind: str) -> Document:
         fault = "subtitles cannot be read; pip install 'specdec-plugins[subtitles]'"
         raise InferenceError(fault) from error
     except webvtt.errors.MalformedFileError as error:
-        raise InferenceError(f"the input is not {kind.upper()}") from error
+        raise InferenceError(f"is not {kind.upper()}") from error
     parts = [""]
     end = 0
     for caption in captions:

@@ -40,9 +40,9 @@ class GrowingText:
     take: Callable[[Piece], object]
     #: Committed tokens, forced ones included.
     tokens: list[int]
-    #: The number of characters that were given.
-    given: int = 0
-    #: The lengths of the text after accepted tokens, and after others.
+    #: The number of characters that were handed out.
+    length: int = 0
+    #: The lengths of the text after accepted tokens, and after others, up to which it is not yet.
     ends: list[tuple[int, bool]] = field(default_factory=list)
 
     def commit(self, before: int, new: list[int], accepted: int) -> None:
@@ -60,10 +60,11 @@ class GrowingText:
 
     def _give(self, text: str) -> None:
         for end, accepted in self.ends:
-            if piece := text[self.given : end]:
-                self.given += len(piece)
+            if piece := text[self.length : end]:
+                self.length += len(piece)
                 try:
-                    self.take(Piece(piece, accepted, self.given - len(piece)))
+                    self.take(Piece(piece, accepted, self.length - len(piece)))
                 except (AssertionError, IndexError, InferenceError) as error:
                     # These would be taken for the model's.
                     raise RuntimeError(f"on_piece: {error}") from error
+        self.ends = [(end, accepted) for end, accepted in self.ends if end > self.length]

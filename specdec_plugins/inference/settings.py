@@ -104,13 +104,11 @@ class Settings(RunOptions):
         strategy, penalty = self.strategy, self.limits.repetition_penalty
         controller, kind = self.controller.name, self.kind
         stock_or_alone = strategy not in TRACED or self.searched
-        option, value = next(iter(self.rule.values.items()))
         how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
         refused = {
             f"--controller {controller}": (strategy != "specdec" or self.searched)
             and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
-            f"--{option} {value}": self.searched and not self.rule.lossless,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
@@ -119,6 +117,9 @@ class Settings(RunOptions):
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: does not work with {how}")
+        if self.searched and not self.rule.lossless:
+            flags = [f"--{name} {value}" for name, value in self.rule.values.items()]
+            raise ValueError(f"{' '.join(flags) or self.rule.name}: does not work with {how}")
         if kind is not None and not kind.takes(self.controller):
             raise ValueError(
                 f"--controller {controller}: does not work with --drafts {self.drafts_name}, which "

@@ -87,8 +87,8 @@ class Family(ABC):
     def saved(self) -> SavedPieces | None:
         """The segmenter where its own files are missing: transformers 5 saves one for all."""
         path = self.folder / "tokenizer.json"
-        own = [name for name in self.segmentation.values() if (self.folder / name).is_file()]
-        return None if own or not path.is_file() else SavedPieces(path)
+        has_files = any((self.folder / name).is_file() for name in self.segmentation.values())
+        return None if has_files or not path.is_file() else SavedPieces(path)
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -101,7 +101,7 @@ class Family(ABC):
         return None
 
     def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return learned tables of positions; ``found``: the folder's weights."""
+        """Return learned tables of positions; ``tensors``: the folder's weights."""
         return {}
 
     def size(self, side: str) -> int:

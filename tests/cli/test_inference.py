@@ -150,9 +150,12 @@ def test_subtitles(run: RunScript, tmp_path: Path, greedy: list[str], capfd: Any
     assert (tmp_path / "out.txt").read_bytes() == output.encode()
     assert run("--format", "srt", "--quiet", input_path=str(path), output_path="-") == 0
     assert capfd.readouterr().out == output
-    for flag in ("--resume", "--stats"):
-        assert run("--format", "srt", flag, input_path=str(path)) == 2
-        assert f"{flag}: does not work with --format srt" in one_error(capfd)
+    for flags in ("--resume", "--stats", "--nbest 2 --strategy fairseq"):
+        assert run("--format", "srt", *flags.split(), input_path=str(path)) == 2
+        assert f"{flags.split()[0]}: does not work with --format srt" in one_error(capfd)
+    path.write_bytes(b"no subtitles\n")
+    assert run("--format", "srt", input_path=str(path)) == 1
+    assert f"{path}: is not SRT" in one_error(capfd)
     path.write_bytes(b"\xff")
     assert run("--format", "html", input_path=str(path)) == 1
     assert f"{path}: is not UTF-8" in one_error(capfd)

@@ -8,6 +8,7 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.configs import GenerationConfig
 
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
@@ -87,7 +88,7 @@ def test_what_only_search_honours_is_searched() -> None:
     [
         ("--beam 5 --drafts copy", "--drafts copy --beam 5: a beam takes no drafts"),
         ("--beam 5 --controller tree", "--controller tree: does not work with --beam 5"),
-        ("--beam 5 --beta 3", "--beta 3: does not work with --beam 5"),
+        ("--beam 5 --beta 3", "--beta 3 --tau 0.0: does not work with --beam 5"),
         ("--beam 5 --repetition-penalty 2", "--repetition-penalty 2.0: does not work with --beam"),
         ("--beam 3 --nbest 4", "--nbest 4 --beam 3: does not work"),
         ("--nbest 2", "--nbest 2 --beam 1: does not work"),
@@ -114,3 +115,15 @@ def test_settings_that_are_no_such_thing() -> None:
     for controller in ("tree", None, 3):
         with pytest.raises(TypeError, match=r"controller: is .*give an object"):
             Settings("data", "verifier.pt", controller=controller)  # type: ignore[arg-type]
+
+
+def test_a_rule_without_options() -> None:
+    """Somebody's own, from Python: it decodes greedily, and no beam takes it."""
+
+    class Anything(AcceptanceRule):
+        name = "anything"
+        lossless = False
+
+    assert Settings("data", "verifier.pt", rule=Anything()).rule.values == {}
+    with pytest.raises(ValueError, match=r"^anything: does not work with --beam 5"):
+        Settings("data", "verifier.pt", rule=Anything(), beam=5)

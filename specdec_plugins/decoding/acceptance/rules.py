@@ -252,13 +252,12 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
         rule = kind(**{name: asked[name] for name in option_fields(kind) if name in asked})
         check_options(rule)
         options |= vars(rule)
-    # The last one always applies.
     chosen = (kind.from_options(options) for kind in RULES)
-    asked_for = [rule for rule in chosen if rule is not None]
-    if len(asked_for) > 2:
-        first, second, *_ = asked_for
-        raise ValueError(f"{first}, {second}: only one rule can decide what is accepted")
-    return asked_for[0]
+    *asked_for, default = [rule for rule in chosen if rule is not None]
+    if len(asked_for) > 1:
+        names = ", ".join(map(str, asked_for))
+        raise ValueError(f"{names}: only one rule can decide what is accepted")
+    return asked_for[0] if asked_for else default
 
 
 @dataclass(frozen=True)

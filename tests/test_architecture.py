@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 800,
     "files": 315,
     "host": 150,
-    "inference": 1657,
+    "inference": 1661,
     "jobs": 730,
     "models": 980,
     "serve": 480,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 593,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_825
+MAX_WEIGHT = 11_830
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

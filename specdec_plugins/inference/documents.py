@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from textwrap import TextWrapper
 
 from specdec_plugins.files.errors import InferenceError
@@ -22,6 +22,8 @@ VOID = (
 )
 #: A sentence, and the blanks around it.
 BLANKS = re.compile(r"(\s*)((?:\S(?:.*\S)?)?)(\s*)", re.DOTALL)
+#: A blank that is not ASCII, such as the no-break space.
+WIDE_BLANK = re.compile(r"[^\S\x00-\x7f]")
 #: A line end within a text of HTML, where it is a blank.
 LINE_END = re.compile(r"(?<=\S)[^\S\n]*\n\s*(?=\S)")
 #: A tag within a subtitle, such as ``<i>`` or ``{\an8}``, and the dash before what somebody says.
@@ -155,7 +157,10 @@ def _sentences(language: str, line: str) -> Sequence[str]:
     except ImportError as error:
         fault = "sentences cannot be told apart; pip install 'specdec-plugins[serve]'"
         raise InferenceError(fault) from error
-    return sentencex.segment(language, line)
+    # It panics at an initial after a blank of several bytes: "B\xa0.".
+    sentences = sentencex.segment(language, WIDE_BLANK.sub(" ", line))
+    ends = [0, *accumulate(map(len, sentences))]
+    return [line[begin:end] for begin, end in pairwise(ends)]
 
 
 class _Splitter(HTMLParser):

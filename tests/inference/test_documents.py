@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import examples
 from helpers.runs.inference_runs import make_settings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdec_plugins.files.errors import InferenceError
@@ -44,6 +44,7 @@ def test_lines_stay_whole_if_nobody_splits_them() -> None:
 
 
 @examples(100)
+@example("Ask B\xa0. Then go.", True)  # sentencex panics at it
 @given(st.text(st.sampled_from("aB.! ?\n\t\r\u2028\xa0<&>1é")), st.booleans())
 def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
     document = plain_document(text, "en", split)

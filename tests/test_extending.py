@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from helpers.models.trained import Trained
+from helpers.page_examples import page_examples
 from helpers.runs.scripts_here import run
 
 from specdec_plugins.cli.inference import main
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def extended(tmp_path: Path) -> Path:
     """A folder with the package and what the page adds to it."""
     folder = tmp_path / "extended"
     shutil.copytree(ROOT / "specdec_plugins", folder / "specdec_plugins")
-    for name, code in BLOCK.findall((ROOT / "docs/extending.md").read_text("utf-8")):
+    for name, code in page_examples().items():
         path = folder / name
         if path.exists():  # the acceptance rules': one more, named first
             before, rules, after = path.read_text("utf-8").partition("\nRULES: ")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fairseq.modules import gelu
 from helpers.models.drafters import make_causal, save_checkpoint
-from helpers.models.folders import make_bart, make_m2m, make_marian, make_mbart
+from helpers.models.folders import make_bart, make_m2m, make_marian, make_mbart, make_plbart
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
@@ -32,6 +32,7 @@ LANGUAGES = {
     "mbart": ("en_XX", "de_DE"),
     "marian": (None, None),
     "bart": (None, None),
+    "plbart": ("java", "python"),
 }
 DEEP = {"encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 8}
 WIDE = {"d_model": 48, "encoder_ffn_dim": 40, "decoder_ffn_dim": 96}
@@ -67,6 +68,7 @@ MODELS: dict[str, tuple[str, Make]] = {
         partial(make_mbart, seed=2, scale_embedding=True, tie_word_embeddings=False, **WIDE),
     ),
     "mbart-50": ("mbart", partial(make_mbart, seed=3, count=52)),
+    "page's example": ("plbart", make_plbart),
     "mbart-50-relu-deep": (
         "mbart",
         partial(make_mbart, seed=4, count=52, activation_function="relu", **DEEP),
@@ -88,7 +90,15 @@ class Made(NamedTuple):
 
 
 #: One of each family and form; the others are slow.
-QUICK = ("marian-two-vocabularies", "m2m-untied-gelu", "nllb", "bart", "mbart-25", "mbart-50")
+QUICK = (
+    "marian-two-vocabularies",
+    "m2m-untied-gelu",
+    "nllb",
+    "bart",
+    "mbart-25",
+    "mbart-50",
+    "page's example",
+)
 
 
 @pytest.fixture(

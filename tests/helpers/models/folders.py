@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.verifiers import reference
+from helpers.page_examples import page_examples
+from specdec_plugins.verifiers import families, reference
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -177,6 +178,25 @@ def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: Any) -> 
     config = transformers.MBartConfig(**{**SIZES, **base, **options})
     torch.manual_seed(seed)  # of positions
     model = randomise(transformers.MBartForConditionalGeneration(config), seed, 0.7, 0.7)
+    model.final_logits_bias[0, 2] = 9
+    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
+    model.save_pretrained(folder)
+    return model.double()
+
+
+def make_plbart(folder: Path, seed: int = 1) -> Any:
+    """Save a random PLBart; return the model in float64. docs/extending.md adds the family."""
+    transformers = import_transformers()
+    defined: dict[str, Any] = {"__name__": "plbart"}
+    exec(page_examples()["specdec_plugins/verifiers/plbart.py"], defined)
+    families.FAMILIES["plbart"] = defined["PLBart"]
+    names = pieces_of(make_pieces(folder, "sentencepiece.bpe.model"))
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    languages = ["__java__", "__python__", "__en_XX__"]
+    size = len([*special, *names, *languages, "<mask>"])
+    config = transformers.PLBartConfig(**SIZES, vocab_size=size)
+    torch.manual_seed(seed)  # of positions
+    model = randomise(transformers.PLBartForConditionalGeneration(config), seed, 0.7, 0.7)
     model.final_logits_bias[0, 2] = 9
     model.generation_config.update(max_length=30, bad_words_ids=[[1]])
     model.save_pretrained(folder)

@@ -100,6 +100,15 @@ def test_what_does_not_go_with_a_beam(flags: str, named: str) -> None:
         settings_of(*flags.split())
 
 
+@pytest.mark.parametrize("drafts", ["copy", "source"])
+@pytest.mark.parametrize("controller", ["tree", "acceptance-head", "oracle"])
+def test_chains_without_a_drafter_take_their_controllers(controller: str, drafts: str) -> None:
+    with pytest.raises(ValueError, match=f"^--controller {controller}: does not work with --draft"):
+        settings_of("--drafts", drafts, "--controller", controller)
+    for fits in ("auto", "constant", "heuristic", "confidence"):
+        assert settings_of("--drafts", drafts, "--controller", fits).kind is not None
+
+
 def test_a_text_without_its_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([__file__], ["--no-such-flag"]):
         with pytest.raises(SystemExit):

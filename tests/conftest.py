@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import zlib
 from argparse import Namespace
 from collections.abc import Iterable
@@ -22,6 +23,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
 from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
+
+# The suite starts a hundred processes, and each would compile the libraries' modules for itself.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 register()
 _parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))

@@ -132,26 +132,33 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
     assert not set(lines) & set(source)
 
 
-def average(*flags: object) -> None:
-    """In a process of its own: nothing else registers there what checkpoints need."""
-    done = run(sys.executable, SCRIPTS / "average_checkpoints.py", *flags)
-    assert done.returncode == 0, done.stderr
+AVERAGE = """
+import runpy, sys
+for folder in sys.argv[1:]:
+    flags = ["--inputs", folder, "--num-update-checkpoints", "2", "--output", folder + "/average.pt"]
+    sys.argv[:] = ["average_checkpoints.py", *flags]
+    runpy.run_module("average_checkpoints", run_name="__main__")
+"""
 
 
-@pytest.mark.parametrize("kind", ["verifier", "block", "block_causal"])
-def test_averaged_checkpoints(kind: str, tmp_path: Path) -> None:
-    """The last two of three: of verifiers and of both kinds of drafters."""
-    make = {"verifier": make_verifier, "block": make_block, "block_causal": make_causal}[kind]
-    for number in (1, 2, 3):
-        save_checkpoint(tmp_path / f"checkpoint_1_{number}.pt", make(seed=number))
-    out = tmp_path / "average.pt"
-    average("--inputs", tmp_path, "--num-update-checkpoints", 2, "--output", out)
-    models = [load_state(tmp_path / f"checkpoint_1_{number}.pt")["model"] for number in (2, 3)]
-    means = load_state(out)["model"]
-    assert means
-    for name, mean in means.items():
-        first, second = (model[name] for model in models)
-        torch.testing.assert_close(mean, (first + second) / 2)
+def test_averaged_checkpoints(tmp_path: Path) -> None:
+    """The last two of three: of both kinds of drafters and of verifiers. In a process of its own:
+    nothing else registers there what checkpoints need."""
+    kinds = {"block": make_block, "block_causal": make_causal, "verifier": make_verifier}
+    for kind, make in kinds.items():
+        (tmp_path / kind).mkdir()
+        for number in (1, 2, 3):
+            save_checkpoint(tmp_path / kind / f"checkpoint_1_{number}.pt", make(seed=number))
+    run(sys.executable, "-c", AVERAGE, *kinds, folder=tmp_path, status=0, PYTHONPATH=SCRIPTS)
+    for kind in kinds:
+        models = [
+            load_state(tmp_path / kind / f"checkpoint_1_{number}.pt")["model"] for number in (2, 3)
+        ]
+        means = load_state(tmp_path / kind / "average.pt")["model"]
+        assert means
+        for name, mean in means.items():
+            first, second = (model[name] for model in models)
+            torch.testing.assert_close(mean, (first + second) / 2)
 
 
 @pytest.mark.parametrize(

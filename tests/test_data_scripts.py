@@ -135,8 +135,8 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
 AVERAGE = """
 import runpy, sys
 for folder in sys.argv[1:]:
-    flags = ["--inputs", folder, "--num-update-checkpoints", "2", "--output", folder + "/average.pt"]
-    sys.argv[:] = ["average_checkpoints.py", *flags]
+    flags = ["--inputs", folder, "--num-update-checkpoints", "2"]
+    sys.argv[:] = ["average_checkpoints.py", *flags, "--output", folder + "/average.pt"]
     runpy.run_module("average_checkpoints", run_name="__main__")
 """
 

@@ -8,18 +8,20 @@ import random
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.models.dummy_data import forget_trainings, listening
 from helpers.models.stand_ins import STAND_INS
 from helpers.models.trained import made_once
 from helpers.runs.kills import UNFINISHED, Victim, fork
 
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.cli import make_pair
+from specdec_plugins.cli import make_pair, train
 from specdec_plugins.evaluation import tuning
 from specdec_plugins.inference import Settings, load_translator, tuned_modes
 from specdec_plugins.inference.pair_folder import pair_settings
@@ -134,6 +136,20 @@ def test_only_removed_or_changed_files_are_made_again(
     assert products(out) == products(made)
 
 
+def train_here(job: Any, command: Sequence[object], log: Path, total: int | None = None) -> None:
+    """``training.watch`` without a process, which ``made`` has."""
+    forget_trainings()
+    with pytest.MonkeyPatch.context() as patch, listening() as logs:
+        patch.setattr("sys.argv", ["specdec-train"])
+        assert train.main([*map(str, command[1:])]) == 0
+    (stats,) = logs.of("valid")
+    numbers = {
+        name: f"{stats[name]:g}" for name in ("valid_acceptance_length", "valid_num_updates")
+    }
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(numbers)}\n")
+
+
 @pytest.mark.parametrize(
     "budget", ["--updates 8", pytest.param("--hours 1", marks=pytest.mark.slow)]
 )
@@ -142,6 +158,8 @@ def test_a_trial_goes_on(
 ) -> None:
     """Train on the pair that exists, and distil nothing again."""
     monkeypatch.setattr(training, "time_to_train", lambda *_: 1.0)
+    if "--updates" in budget:  # the other needs the time of an update
+        monkeypatch.setattr(training, "watch", train_here)
     assert make(verifier, out, budget=budget) == 0
     assert done(out)["distil"] == done(made)["distil"]
     points = sorted(dict(done(out)["train"]["points"]))

@@ -120,9 +120,10 @@ def test_what_was_measured_is_shown_though_it_cannot_be_stored(
     pair: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuned_modes, "TREES", (4,))
+    monkeypatch.setattr(tuning, "MIN_LINES", 2)
     monkeypatch.setattr(tune, "EXTRAS", {"int8": "no_such_library", "ctranslate2": "json"})
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    assert tune.main([str(pair), "--cpu"]) == 1
+    assert tune.main([str(pair), "--cpu", "--max-len-b", "8"]) == 1
     shown = capfd.readouterr()
     assert "| tree@tree_nodes=4,drafter_precision=int8 |" in shown.out
     assert "pip install 'specdec-plugins[int8]'" in shown.out

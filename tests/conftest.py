@@ -13,19 +13,23 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import fairseq.dataclass.utils
-import fairseq.utils
 import hypothesis
 import pytest
 import torch
-from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerModel, base_architecture
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from specdec_plugins import register
-from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
+from specdec_plugins.host.fairseq_import import importing_fairseq
+
+with importing_fairseq():  # without libraries that take longer than all of it
+    import fairseq.dataclass.utils
+    import fairseq.utils
+    from fairseq.data import Dictionary
+    from fairseq.models.transformer import TransformerModel, base_architecture
+
+    from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 
 # The suite starts a hundred processes, and each would compile the libraries' modules for itself.
 sys.dont_write_bytecode = False

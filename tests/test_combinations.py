@@ -6,7 +6,7 @@ In float32 the words are those of greedy search without drafts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -47,8 +47,8 @@ class Case:
     @property
     def settings(self) -> Settings:
         engine, precision = self.engine
-        return Settings.of_model(
-            ROOT / "checkpoints" / self.pair,
+        return replace(
+            settings_of(self.pair),
             controller=CONTROLLERS[self.controller](),
             drafts=self.drafts,
             block_size=self.block_size,
@@ -61,6 +61,11 @@ class Case:
     def values(self) -> set[tuple[tuple[str, object], ...]]:
         """All pairs of its values."""
         return set(combinations(vars(self).items(), 2))
+
+
+@cache
+def settings_of(pair: str) -> Settings:
+    return Settings.of_model(ROOT / "checkpoints" / pair)
 
 
 def cases() -> Iterator[Case]:

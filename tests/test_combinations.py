@@ -101,9 +101,10 @@ def engine_of(name: str, precision: str) -> Engine:
 
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the models of a pair, and compile them, once."""
+    """Load the models and dictionaries of a pair, and compile its steps, once."""
     for name in ("load_verifier", "load_drafter", "load_head"):
         monkeypatch.setattr(loading, name, once(name))
+    monkeypatch.setattr(loading, "build_task", build_task_once)
 
     def choose(name: str, precision: str, drafts: str | None, device: str) -> Engines:
         drafter = engine_of(name, drafts or precision)
@@ -127,6 +128,17 @@ def once(name: str) -> Any:
         return loaded[key]
 
     return load_once
+
+
+build_task = loading.build_task
+tasks: dict[str, Any] = {}
+
+
+def build_task_once(settings: Settings) -> Any:
+    """Read the dictionaries of a pair once."""
+    if settings.data not in tasks:
+        tasks[settings.data] = build_task(settings)
+    return tasks[settings.data]
 
 
 @cache

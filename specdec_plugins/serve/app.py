@@ -8,9 +8,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from starlette.routing import Route
 from specdec_plugins.inference.documents import Document, html_document, plain_document
 from specdec_plugins.inference.growth import Piece
 from specdec_plugins.serve import protocols
-from specdec_plugins.serve.protocols import Asked, RequestError
+from specdec_plugins.serve.protocols import Asked, Fields, RequestError
 from specdec_plugins.serve.workers import Sentence, Workers
 
 logger = logging.getLogger(__name__)
@@ -86,10 +87,11 @@ class Service:
         self, workers: Workers, limits: Limits = Limits(), keys: Sequence[str] = ()
     ) -> None:
         """``keys``: one of them has to come with each request; none: nobody is asked."""
-        self.workers, self.limits = workers, limits
+        self.workers = workers
+        self.limits = limits
         self.figures = Figures(workers)
         self._keys = [key.encode() for key in keys]
-        self._open = 0
+        self._places = asyncio.Semaphore(limits.requests)
 
     def app(self) -> Starlette:
         """Return the application, which starts and ends the workers."""
@@ -108,7 +110,7 @@ class Service:
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         begin = time.perf_counter()
         mebibytes = await self.workers.start()
         for source, target in self.workers.directions:
@@ -119,24 +121,30 @@ class Service:
         self.workers.stop()
 
     def _route(
-        self, path: str, answer: Callable[[Request], Awaitable[Response]], *methods: str
+        self, path: str, answer: Callable[[Request, Fields], Awaitable[Response]], *methods: str
     ) -> Route:
-        """Return a route whose errors are JSON, as both protocols have them."""
+        """Return a route for requests with a key, whose errors are JSON, as both protocols have
+        them."""
+        is_deepl = path.startswith("/v2/")
 
         async def endpoint(request: Request) -> Response:
             try:
-                response = await answer(request)
+                fields = await self._fields(request)
+                if path != "/languages":  # which LibreTranslate's clients ask for without a key
+                    self._check_key(request, fields, is_deepl)
+                response = await answer(request, fields)
             except RequestError as error:
-                key = "message" if path.startswith("/v2/") else "error"
+                key = "message" if is_deepl else "error"
                 response = JSONResponse({key: str(error)}, error.status)
             except ClientDisconnect:
                 response = Response(status_code=499)
-            self.figures.requests.labels(path, response.status_code).inc()
+            answered = self.figures.requests.labels(path, response.status_code)
+            answered.inc()
             return response
 
         return Route(path, endpoint, methods=list(methods))
 
-    async def _fields(self, request: Request) -> Mapping[str, Any]:
+    async def _fields(self, request: Request) -> Fields:
         """Return the fields of a request's JSON or form."""
         max_bytes = WIDEST * self.limits.characters + OVERHEAD
         try:
@@ -150,20 +158,18 @@ class Service:
         except (ValueError, RecursionError) as error:
             raise RequestError(400, "the request is neither JSON nor a form") from error
 
-    def _check_key(self, key: object) -> None:
+    def _check_key(self, request: Request, fields: Fields, is_deepl: bool) -> None:
+        key = fields.get("api_key")
+        if is_deepl:
+            header = request.headers.get("authorization", "")
+            key = header.removeprefix("DeepL-Auth-Key ").strip() or fields.get("auth_key")
         sent = str(key or "").encode("utf-8", "replace")
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(sent, known) for known in self._keys]
         if self._keys and not any(matches):
             raise RequestError(403, "the API key is missing or wrong")
 
-    def _check_deepl_key(self, request: Request, fields: Mapping[str, Any]) -> None:
-        header = request.headers.get("authorization", "")
-        self._check_key(header.removeprefix("DeepL-Auth-Key ").strip() or fields.get("auth_key"))
-
-    async def _libre_translate(self, request: Request) -> Response:
-        fields = await self._fields(request)
-        self._check_key(fields.get("api_key"))
+    async def _libre_translate(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
         documents = await self._documents(asked)
         outputs, results = await self._translated(request, asked, documents)
@@ -172,9 +178,7 @@ class Service:
         answer = protocols.libre_answer(fields, asked, outputs, others)
         return JSONResponse({**answer, **_notes(results)})
 
-    async def _stream(self, request: Request) -> Response:
-        fields = await self._fields(request)
-        self._check_key(fields.get("api_key"))
+    async def _stream(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
         if len(asked.texts) > 1:
             raise RequestError(400, "q: is a list; a stream has one text")
@@ -201,7 +205,7 @@ class Service:
     async def _grow(
         self,
         request: Request,
-        fields: Mapping[str, Any],
+        fields: Fields,
         asked: Asked,
         put: Callable[[str], object],
     ) -> str:
@@ -224,58 +228,55 @@ class Service:
 
         outputs, results = await self._translated(request, asked, documents, take)
         show(document.parts[-1], None)
+        seconds = time.perf_counter() - begin
         figures = {
             "steps": sum(result.steps for result in results),
             "tokens": sum(result.tokens for result in results),
-            "milliseconds": round(1000 * (time.perf_counter() - begin), 1),
+            "milliseconds": round(1000 * seconds, 1),
         }
         answer = protocols.libre_answer(fields, asked, outputs)
         put(_event("done", **answer, **figures, **_notes(results)))
         return ""
 
-    async def _libre_detect(self, request: Request) -> Response:
-        fields = await self._fields(request)
-        self._check_key(fields.get("api_key"))
+    async def _libre_detect(self, _request: Request, _fields: Fields) -> Response:
         return JSONResponse(protocols.detected(self.workers.directions))
 
-    async def _libre_languages(self, request: Request) -> Response:
+    async def _libre_languages(self, _request: Request, _fields: Fields) -> Response:
         return JSONResponse(protocols.libre_languages(self.workers.directions))
 
-    async def _deepl_translate(self, request: Request) -> Response:
-        fields = await self._fields(request)
-        self._check_deepl_key(request, fields)
+    async def _deepl_translate(self, request: Request, fields: Fields) -> Response:
         asked = protocols.deepl_request(fields, self.workers.directions)
         documents = await self._documents(asked)
         outputs, results = await self._translated(request, asked, documents)
         return JSONResponse({**protocols.deepl_answer(asked, outputs), **_notes(results)})
 
-    async def _deepl_languages(self, request: Request) -> Response:
-        fields = await self._fields(request)  # DeepL's client sends a body with GET
-        self._check_deepl_key(request, fields)
+    async def _deepl_languages(self, request: Request, fields: Fields) -> Response:
+        # DeepL's client sends a body with GET.
         kind = str(request.query_params.get("type") or fields.get("type", ""))
         return JSONResponse(protocols.deepl_languages(self.workers.directions, kind))
 
-    async def _deepl_usage(self, request: Request) -> Response:
-        self._check_deepl_key(request, {})
+    async def _deepl_usage(self, _request: Request, _fields: Fields) -> Response:
         used = self.figures.registry.get_sample_value("specdec_characters_total")
         return JSONResponse({"character_count": int(used or 0), "character_limit": 10**12})
 
-    async def _page(self, request: Request) -> Response:
+    async def _page(self, _request: Request) -> Response:
         page = PAGE.replace("NONCE", secrets.token_urlsafe(16))
         return HTMLResponse(page, headers={"X-Frame-Options": "DENY"})
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, _request: Request) -> Response:
         return PlainTextResponse(generate_latest(self.figures.registry))
 
     async def _documents(self, asked: Asked) -> list[Document]:
         """Divide the texts of a request, if they are not too long."""
         if sum(map(len, asked.texts)) > self.limits.characters:
             raise RequestError(413, f"a request may have {self.limits.characters} characters")
+        make = html_document if asked.is_html else plain_document
+        language = asked.direction[0]
         # Tags that nobody closes take the parser of HTML seconds.
-        return [await asyncio.to_thread(_document, text, asked) for text in asked.texts]
+        return [await asyncio.to_thread(make, text, language, asked.splits) for text in asked.texts]
 
     async def _translated(
         self,
@@ -285,18 +286,14 @@ class Service:
         take: Callable[[int, Piece], object] | None = None,
     ) -> tuple[list[str], list[Sentence]]:
         """Return the output of each text, and all sentences; ``take``: see :class:`Workers`."""
-        if self._open >= self.limits.requests:
+        if self._places.locked():
             raise RequestError(429, "too many requests wait; try again later")
-        self._open += 1
-        self.figures.open.set(self._open)
         begin = time.perf_counter()
-        try:
-            sentences = [text for document in documents for text in document.sentences]
-            work = self.workers.translate(asked.direction, sentences, take)
-            results = await self._while_there(request, work)
-        finally:
-            self._open -= 1
-            self.figures.open.set(self._open)
+        async with self._places:
+            with self.figures.open.track_inprogress():
+                sentences = [text for document in documents for text in document.sentences]
+                work = self.workers.translate(asked.direction, sentences, take)
+                results = await self._while_there(request, work)
         self.figures.seconds.observe(time.perf_counter() - begin)
         self.figures.characters.inc(sum(map(len, asked.texts)))
         self.figures.steps.inc(sum(result.steps for result in results))
@@ -333,24 +330,14 @@ def _event(name: str, **data: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _document(text: str, asked: Asked) -> Document:
-    make = html_document if asked.is_html else plain_document
-    return make(text, asked.direction[0], asked.splits)
-
-
 def _joined(documents: Sequence[Document], results: Sequence[Sentence], rank: int = 0) -> list[str]:
-    """Return the outputs; a sentence that could not be translated stays as it is.
-
-    ``rank``: 0 for the best outputs of a beam, 1 for the second.
-    """
-    outputs, begin = [], 0
+    """Return the outputs; ``rank``: 0 for the best of a beam, 1 for the second."""
+    outputs = []
+    rest = iter(results)
     for document in documents:
-        part = results[begin : begin + len(document.sentences)]
-        begin += len(part)
-        pairs = zip(part, document.sentences)
-        outputs.append(
-            document.joined([s.ranked(rank) if not s.fault else text for s, text in pairs])
-        )
+        of_document = islice(rest, len(document.sentences))
+        texts = [sentence.ranked(rank) for sentence in of_document]
+        outputs.append(document.joined(texts))
     return outputs
 
 

@@ -6,6 +6,7 @@ Sources: https://docs.libretranslate.com/api and https://developers.deepl.com/do
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email import message_from_bytes
@@ -14,10 +15,12 @@ from urllib.parse import parse_qsl
 
 from specdec_plugins.serve.workers import Direction
 
+#: The fields of a request's JSON or form.
+Fields = Mapping[str, Any]
 #: Fields of a form, at most.
 MAX_FIELDS = 1000
-#: Digits of a number, at most.
-MAX_DIGITS = 5
+#: The number of alternatives that a request asks for.
+NUMBER = re.compile(r"[0-9]{1,4}")
 #: English names of languages; others have their codes.
 NAMES = {
     "ar": "Arabic",
@@ -74,7 +77,7 @@ class Asked:
     alternatives: int = 0
 
 
-def fields_of(body: bytes, content_type: str) -> Mapping[str, Any]:
+def fields_of(body: bytes, content_type: str) -> Fields:
     """Return the fields of a request's body: of JSON, if it is not said to be a form.
 
     A field that a form repeats is a list. Surrogates without a partner become U+FFFD.
@@ -87,8 +90,11 @@ def fields_of(body: bytes, content_type: str) -> Mapping[str, Any]:
         parts: Any = message_from_bytes(head + body).get_payload()
         if not isinstance(parts, list):
             raise ValueError("no parts")
-        named = [(part.get_param("name", header="content-disposition"), part) for part in parts]
-        pairs = [(str(name), part.get_payload(decode=True).decode()) for name, part in named]
+        pairs = []
+        for part in parts:
+            name = part.get_param("name", header="content-disposition")
+            content = part.get_payload(decode=True)
+            pairs.append((str(name), content.decode()))
     elif "form" in content_type:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
@@ -110,12 +116,7 @@ def _cleaned(value: Any) -> Any:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def name_of(language: str) -> str:
-    """Return a language's English name."""
-    return NAMES.get(language, language)
-
-
-def strings(fields: Mapping[str, Any], name: str) -> list[str]:
+def strings(fields: Fields, name: str) -> list[str]:
     """Return a field that is a string or a list of strings as a list."""
     value = fields.get(name)
     items: list[Any] = value if isinstance(value, list) else [value]
@@ -129,8 +130,8 @@ def direction_of(directions: Sequence[Direction], source: object, target: object
 
     ``source``: may be empty or ``auto`` where one model only has the target.
     """
-    wanted = str(target or "").lower().partition("-")[0]
-    language = str(source or "auto").lower().partition("-")[0]
+    wanted = _base(target or "")
+    language = _base(source or "auto")
     matches = [pair for pair in directions if _base(pair[1]) == wanted]
     if language != "auto":
         matches = [pair for pair in matches if _base(pair[0]) == language]
@@ -142,24 +143,24 @@ def direction_of(directions: Sequence[Direction], source: object, target: object
     return matches[0]
 
 
-def _base(language: str) -> str:
-    return language.lower().replace("_", "-").partition("-")[0]
+def _base(language: object) -> str:
+    return re.split("[-_]", str(language).lower())[0]
 
 
-def libre_request(fields: Mapping[str, Any], directions: Sequence[Direction]) -> Asked:
+def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     """Read LibreTranslate's ``POST /translate``."""
     kind = fields.get("format", "text")
     if kind not in ("text", "html"):
         raise RequestError(400, f"format: {kind!r} is neither text nor html")
     direction = direction_of(directions, fields.get("source"), fields.get("target"))
     wanted = str(fields.get("alternatives", 0))
-    if not (wanted.isascii() and wanted.isdigit() and len(wanted) < MAX_DIGITS):
+    if not NUMBER.fullmatch(wanted):
         raise RequestError(400, "alternatives: must be a number")
     return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
 
 
 def libre_answer(
-    fields: Mapping[str, Any],
+    fields: Fields,
     asked: Asked,
     outputs: Sequence[str],
     others: Sequence[Sequence[str]] = (),
@@ -168,16 +169,16 @@ def libre_answer(
 
     ``others``: for each rank of a beam after the first, the output of each text.
     """
-    single = isinstance(fields["q"], str)
-    answer: dict[str, Any] = {"translatedText": outputs[0] if single else outputs}
+    answer: dict[str, Sequence[Any]] = {"translatedText": outputs}
     if fields.get("source") == "auto":
         detection = {"confidence": 100, "language": asked.direction[0]}
-        answer["detectedLanguage"] = detection if single else [detection] * len(outputs)
+        answer["detectedLanguage"] = [detection] * len(outputs)
     if asked.alternatives:
         # A dictionary keeps the order, and has each text once.
         columns = [list(dict.fromkeys(column)) for column in zip(outputs, *others)]
-        alternatives = [column[1 : 1 + asked.alternatives] for column in columns]
-        answer["alternatives"] = alternatives[0] if single else alternatives
+        answer["alternatives"] = [column[1 : 1 + asked.alternatives] for column in columns]
+    if isinstance(fields["q"], str):
+        return {name: values[0] for name, values in answer.items()}
     return answer
 
 
@@ -187,7 +188,7 @@ def libre_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
     return [
         {
             "code": code,
-            "name": name_of(code),
+            "name": NAMES.get(code, code),
             "targets": sorted(target for source, target in directions if source == code),
         }
         for code in codes
@@ -202,7 +203,7 @@ def detected(directions: Sequence[Direction]) -> list[dict[str, Any]]:
     return [{"confidence": 100, "language": next(iter(sources))}]
 
 
-def deepl_request(fields: Mapping[str, Any], directions: Sequence[Direction]) -> Asked:
+def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     """Read DeepL's ``POST /v2/translate``."""
     tags = fields.get("tag_handling") or ""
     if tags not in ("", "html"):
@@ -228,6 +229,6 @@ def deepl_languages(directions: Sequence[Direction], kind: str) -> list[dict[str
     side = 1 if kind == "target" else 0
     codes = sorted({pair[side] for pair in directions})
     return [
-        {"language": code.upper(), "name": name_of(code), "supports_formality": False}
+        {"language": code.upper(), "name": NAMES.get(code, code), "supports_formality": False}
         for code in codes
     ]

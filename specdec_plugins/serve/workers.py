@@ -32,6 +32,7 @@ TRIES = 2
 class Sentence(NamedTuple):
     """A sentence's translation."""
 
+    #: The sentence itself, if it could not be translated.
     text: str
     #: True if it is as long as the limit lets it be: its end may be missing.
     limited: bool = False
@@ -85,7 +86,7 @@ def _translate(direction: Direction, text: str, pieces: Connection | None) -> Se
     on_piece = None if pieces is None else lambda _, piece: pieces.send(piece)
     (result,) = TRANSLATORS[direction].translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
-        return Sentence("", fault=str(result))
+        return Sentence(text, fault=str(result))
     steps = len(result.accepted)
     tokens = len(result.tokens) - result.forced
     others = [hypothesis.text for hypothesis in result.hypotheses[1:]]
@@ -148,7 +149,8 @@ class Workers:
         os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         workers = [self._begin() for _ in range(self.count)]
         loop = asyncio.get_running_loop()
-        ready = await asyncio.gather(*(loop.run_in_executor(item, _loaded) for item in workers))
+        loads = [loop.run_in_executor(worker, _loaded) for worker in workers]
+        ready = await asyncio.gather(*loads)
         self.directions = ready[0].directions
         for worker in workers:
             self._idle.put_nowait(worker)
@@ -218,8 +220,8 @@ class Workers:
                     self._all.discard(worker)
                     worker = self._begin()
                 except OSError:
-                    return Sentence("", fault="nobody reads its pieces")
-            return Sentence("", fault="its workers died")
+                    return Sentence(text, fault="nobody reads its pieces")
+            return Sentence(text, fault="its workers died")
         finally:
             self._idle.put_nowait(worker)
 

@@ -115,8 +115,12 @@ class Service:
         mebibytes = await self.workers.start()
         for source, target in self.workers.directions:
             logger.info("%s to %s", source, target)
-        seconds = time.perf_counter() - begin
-        logger.info("%d workers take %d MiB; %.0f s", self.workers.count, mebibytes, seconds)
+        logger.info(
+            "%d workers take %d MiB; %.0f s",
+            self.workers.count,
+            mebibytes,
+            time.perf_counter() - begin,
+        )
         yield
         self.workers.stop()
 
@@ -138,17 +142,16 @@ class Service:
                 response = JSONResponse({key: str(error)}, error.status)
             except ClientDisconnect:
                 response = Response(status_code=499)
-            answered = self.figures.requests.labels(path, response.status_code)
-            answered.inc()
+            self.figures.requests.labels(path, response.status_code).inc()
             return response
 
         return Route(path, endpoint, methods=list(methods))
 
     async def _fields(self, request: Request) -> Fields:
         """Return the fields of a request's JSON or form."""
-        max_bytes = WIDEST * self.limits.characters + OVERHEAD
+        reading = _read(request, WIDEST * self.limits.characters + OVERHEAD)
         try:
-            body = await asyncio.wait_for(_read(request, max_bytes), self.limits.seconds)
+            body = await asyncio.wait_for(reading, self.limits.seconds)
         except asyncio.TimeoutError as error:
             raise RequestError(408, "the request took too long to arrive") from error
         if not body:
@@ -175,8 +178,9 @@ class Service:
         outputs, results = await self._translated(request, asked, documents)
         ranks = 1 + max((len(result.alternatives) for result in results), default=0)
         others = [_joined(documents, results, rank) for rank in range(1, ranks)]
-        answer = protocols.libre_answer(fields, asked, outputs, others)
-        return JSONResponse({**answer, **_notes(results)})
+        return JSONResponse(
+            {**protocols.libre_answer(fields, asked, outputs, others), **_notes(results)}
+        )
 
     async def _stream(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
@@ -229,13 +233,15 @@ class Service:
         outputs, results = await self._translated(request, asked, documents, take)
         show(document.parts[-1], None)
         seconds = time.perf_counter() - begin
-        figures = {
-            "steps": sum(result.steps for result in results),
-            "tokens": sum(result.tokens for result in results),
-            "milliseconds": round(1000 * seconds, 1),
-        }
-        answer = protocols.libre_answer(fields, asked, outputs)
-        put(_event("done", **answer, **figures, **_notes(results)))
+        done = _event(
+            "done",
+            **protocols.libre_answer(fields, asked, outputs),
+            steps=sum(result.steps for result in results),
+            tokens=sum(result.tokens for result in results),
+            milliseconds=round(1000 * seconds, 1),
+            **_notes(results),
+        )
+        put(done)
         return ""
 
     async def _libre_detect(self, _request: Request, _fields: Fields) -> Response:
@@ -246,8 +252,7 @@ class Service:
 
     async def _deepl_translate(self, request: Request, fields: Fields) -> Response:
         asked = protocols.deepl_request(fields, self.workers.directions)
-        documents = await self._documents(asked)
-        outputs, results = await self._translated(request, asked, documents)
+        outputs, results = await self._translated(request, asked, await self._documents(asked))
         return JSONResponse({**protocols.deepl_answer(asked, outputs), **_notes(results)})
 
     async def _deepl_languages(self, request: Request, fields: Fields) -> Response:
@@ -260,8 +265,9 @@ class Service:
         return JSONResponse({"character_count": int(used or 0), "character_limit": 10**12})
 
     async def _page(self, _request: Request) -> Response:
-        page = PAGE.replace("NONCE", secrets.token_urlsafe(16))
-        return HTMLResponse(page, headers={"X-Frame-Options": "DENY"})
+        return HTMLResponse(
+            PAGE.replace("NONCE", secrets.token_urlsafe(16)), headers={"X-Frame-Options": "DENY"}
+        )
 
     async def _health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -292,8 +298,9 @@ class Service:
         async with self._places:
             with self.figures.open.track_inprogress():
                 sentences = [text for document in documents for text in document.sentences]
-                work = self.workers.translate(asked.direction, sentences, take)
-                results = await self._while_there(request, work)
+                results = await self._while_there(
+                    request, self.workers.translate(asked.direction, sentences, take)
+                )
         self.figures.seconds.observe(time.perf_counter() - begin)
         self.figures.characters.inc(sum(map(len, asked.texts)))
         self.figures.steps.inc(sum(result.steps for result in results))
@@ -335,8 +342,7 @@ def _joined(documents: Sequence[Document], results: Sequence[Sentence], rank: in
     outputs = []
     rest = iter(results)
     for document in documents:
-        of_document = islice(rest, len(document.sentences))
-        texts = [sentence.ranked(rank) for sentence in of_document]
+        texts = [sentence.ranked(rank) for sentence in islice(rest, len(document.sentences))]
         outputs.append(document.joined(texts))
     return outputs
 

@@ -171,8 +171,7 @@ def libre_answer(
     """
     answer: dict[str, Sequence[Any]] = {"translatedText": outputs}
     if fields.get("source") == "auto":
-        detection = {"confidence": 100, "language": asked.direction[0]}
-        answer["detectedLanguage"] = [detection] * len(outputs)
+        answer["detectedLanguage"] = detected([asked.direction]) * len(outputs)
     if asked.alternatives:
         # A dictionary keeps the order, and has each text once.
         columns = [list(dict.fromkeys(column)) for column in zip(outputs, *others)]
@@ -209,8 +208,12 @@ def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     if tags not in ("", "html"):
         raise RequestError(400, f"tag_handling: {tags!r} is not supported; html is")
     direction = direction_of(directions, fields.get("source_lang"), fields.get("target_lang"))
-    splits = str(fields.get("split_sentences", "1")) != "0"
-    return Asked(strings(fields, "text"), direction, tags == "html", splits)
+    return Asked(
+        strings(fields, "text"),
+        direction,
+        is_html=tags == "html",
+        splits=str(fields.get("split_sentences", "1")) != "0",
+    )
 
 
 def deepl_answer(asked: Asked, outputs: Sequence[str]) -> Any:
@@ -227,8 +230,7 @@ def deepl_answer(asked: Asked, outputs: Sequence[str]) -> Any:
 def deepl_languages(directions: Sequence[Direction], kind: str) -> list[dict[str, Any]]:
     """Return DeepL's ``GET /v2/languages`` of a ``type``: source or target."""
     side = 1 if kind == "target" else 0
-    codes = sorted({pair[side] for pair in directions})
     return [
         {"language": code.upper(), "name": NAMES.get(code, code), "supports_formality": False}
-        for code in codes
+        for code in sorted({pair[side] for pair in directions})
     ]

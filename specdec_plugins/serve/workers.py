@@ -52,14 +52,6 @@ class Sentence(NamedTuple):
         return texts[min(rank, len(texts) - 1)]
 
 
-class Loaded(NamedTuple):
-    """A worker that is ready."""
-
-    directions: Sequence[Direction]
-    #: The largest memory that it has had.
-    mebibytes: int
-
-
 #: A worker's translators.
 TRANSLATORS: dict[Direction, Translator] = {}
 
@@ -77,9 +69,9 @@ def _load(models: Sequence[Settings], threads: int) -> None:
         TRANSLATORS[str(loaded.source_lang), str(loaded.target_lang)] = translator
 
 
-def _loaded() -> Loaded:
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Loaded(list(TRANSLATORS), used // 1024)
+def _loaded() -> tuple[Sequence[Direction], int]:
+    """Return a worker's directions, and the largest memory that it has had, in MiB."""
+    return list(TRANSLATORS), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _translate(direction: Direction, text: str, pieces: Connection | None) -> Sentence:
@@ -87,10 +79,14 @@ def _translate(direction: Direction, text: str, pieces: Connection | None) -> Se
     (result,) = TRANSLATORS[direction].translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
         return Sentence(text, fault=str(result))
-    steps = len(result.accepted)
-    tokens = len(result.tokens) - result.forced
-    others = [hypothesis.text for hypothesis in result.hypotheses[1:]]
-    return Sentence(result.text, result.limited, result.unknown, "", steps, tokens, others)
+    return Sentence(
+        result.text,
+        limited=result.limited,
+        unknown=result.unknown,
+        steps=len(result.accepted),
+        tokens=len(result.tokens) - result.forced,
+        alternatives=[hypothesis.text for hypothesis in result.hypotheses[1:]],
+    )
 
 
 @contextmanager
@@ -151,10 +147,10 @@ class Workers:
         loop = asyncio.get_running_loop()
         loads = [loop.run_in_executor(worker, _loaded) for worker in workers]
         ready = await asyncio.gather(*loads)
-        self.directions = ready[0].directions
+        self.directions, _ = ready[0]
         for worker in workers:
             self._idle.put_nowait(worker)
-        return sum(item.mebibytes for item in ready)
+        return sum(mebibytes for _, mebibytes in ready)
 
     def stop(self) -> None:
         """End all processes."""
@@ -190,17 +186,14 @@ class Workers:
                 await asyncio.sleep(0)
 
         count = self.count if take is None else 1
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(count, len(texts)))]
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*(work() for _ in range(min(count, len(texts)))))
         return [results[number] for number in range(len(texts))]
 
     async def _next(self, direction: Direction, text: str, pieces: Connection | None) -> Sentence:
         """Translate a text by the next worker that is idle."""
         worker = await self._idle.get()
-        work = asyncio.ensure_future(self._run(worker, direction, text, pieces))
         # Cancelled, it does not cancel the work: a worker is idle when its sentence has ended.
-        await asyncio.wait([work])
-        return work.result()
+        return await asyncio.shield(self._run(worker, direction, text, pieces))
 
     async def _run(
         self,

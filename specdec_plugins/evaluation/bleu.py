@@ -33,22 +33,24 @@ class References:
 
     def bleu(self, output: Sequence[str]) -> float:
         """Return sacreBLEU's figure of an output, given line by line."""
-        return float(self._metric().corpus_score(output, [self.lines]).score)
+        score = self._metric().corpus_score(output, [self.lines])
+        return float(score.score)
 
     def tokenised_bleu(self, output: Sequence[str]) -> float:
         """Return the figure of Moses tokens with compounds split."""
-        sides = output, self.lines
-        if self.tokenised:
-            tokens, wanted = (plain_tokens(lines, self.language) for lines in sides)
-        else:
-            tokens, wanted = (tokens_of(lines, self.language, self._metric()) for lines in sides)
-        return float(compound_split_bleu(tokens, wanted).score)
+        score = compound_split_bleu(self._tokens(output), self._tokens(self.lines))
+        return float(score.score)
 
     def signature(self) -> str:
         """Return sacreBLEU's signature, which says how it counts."""
         metric = self._metric()
         metric.corpus_score(self.lines, [self.lines])
         return str(metric.get_signature())
+
+    def _tokens(self, lines: Sequence[str]) -> list[str]:
+        if self.tokenised:
+            return plain_tokens(lines, self.language)
+        return tokens_of(lines, self.language, self._metric())
 
     def _metric(self) -> BLEU:
         return metric_of(self.language, self.lines)

@@ -54,19 +54,21 @@ def metrics(predicted: Tensor, happened: Tensor, bins: int = BINS) -> dict[str, 
     et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2), ``brier`` the mean
     squared error (Brier 1950).
     """
-    values = predicted.double().numpy()
+    p = predicted.double()
+    y = happened.double()
     count, predictions, events = (
-        np.histogram(values, bins, (0, 1), weights=weights)[0]
-        for weights in (None, values, happened.double().numpy())
+        np.histogram(p, bins, (0, 1), weights=weights)[0] for weights in (None, p, y)
     )
-    mixed = happened.any() and not happened.all()
+    mixed = 0 < y.sum() < len(y)
+    gaps = np.abs(predictions - events)
+    squares = (p - y).square()
     return {
-        "slots": len(predicted),
-        "observed": float(happened.float().mean()),
-        "predicted": float(predicted.mean()),
-        "auroc": float(roc_auc_score(happened.long(), predicted.double())) if mixed else math.nan,
-        "ece": np.abs(predictions - events).sum() / count.sum() if count.any() else math.nan,
-        "brier": float((predicted.double() - happened.double()).square().mean()),
+        "slots": len(p),
+        "observed": float(y.mean()),
+        "predicted": float(p.mean()),
+        "auroc": float(roc_auc_score(y, p)) if mixed else math.nan,
+        "ece": gaps.sum() / count.sum() if count.any() else math.nan,
+        "brier": float(squares.mean()),
     }
 
 
@@ -75,18 +77,19 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
 
     Platt scaling (Platt 1999). The bias corrects a head that was trained on easier text.
     """
-    logits = predictions.logits[predictions.decided].double()
+    logits = predictions.logits[predictions.decided]
     happened = predictions.survived[predictions.decided]
     if happened.all() or not happened.any():
         raise ValueError("calibration needs both accepted and rejected tokens; use more text")
     # Unpenalised; the usual tolerance, 1e-4, is too much for logits that are all small.
     model = LogisticRegression(C=math.inf, tol=1e-8, max_iter=1000)
-    model.fit(logits[:, None].numpy(), happened.numpy())
+    model.fit(logits[:, None].double(), happened)
     slope = float(model.coef_[0, 0])
     bias = float(model.intercept_[0])
     if slope < 1 / HOTTEST:
         # Slots with higher logits were accepted less, which a temperature cannot turn round.
-        return HOTTEST, float(happened.double().mean().logit())
+        rate = happened.double().mean()
+        return HOTTEST, float(rate.logit())
     return 1 / slope, bias
 
 
@@ -96,8 +99,11 @@ def report(predictions: Predictions) -> dict[str, dict[str, float]]:
     ``token`` is of a token's probability if all before it are accepted, over decided slots;
     ``survival`` of the running product, over slots before the sentence's end.
     """
-    token, happened = predictions.logits.float().sigmoid(), predictions.survived
-    survival, decided, unended = token.cumprod(-1), predictions.decided, predictions.open
+    happened = predictions.survived
+    decided = predictions.decided
+    unended = predictions.open
+    token = predictions.logits.float().sigmoid()
+    survival = token.cumprod(-1)
     rows = {
         "token": metrics(token[decided], happened[decided]),
         "survival": metrics(survival[unended], happened[unended]),
@@ -125,10 +131,13 @@ class TrainedHead:
         known = options.keys() & TranslationSpecdecConfig.__dataclass_fields__
         groups.task.update({name: options[name] for name in known})
         self.task = TranslationSpecdecTask.setup_task(groups.task)
-        drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
+        settings = self.head.settings
+        drafter = self.task.load_drafter(drafter_path)
         if fingerprint(drafter) != settings.drafter:
-            fault = f"{drafter_path}: not the drafter that {path} was trained for"
-            raise CheckpointError(f"{fault}; name that one with --drafter")
+            raise CheckpointError(
+                f"{drafter_path}: not the drafter that {path} was trained for; name that one with "
+                "--drafter"
+            )
         scoring = Scoring(
             choose_rule(settings.rule), settings.rule_temperature, settings.repetition_penalty
         )
@@ -147,14 +156,16 @@ class TrainedHead:
             max_tokens=2000,
             max_positions=self.task.max_positions(),
             ignore_invalid_inputs=True,
-        ).next_epoch_itr(shuffle=False)
-        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=None)
+        )
+        epoch = batches.next_epoch_itr(shuffle=False)
+        shown = tqdm(epoch, desc=subset, unit="batch", leave=False, disable=None)
         parts = [self._predict(sample) for sample in shown]
         return Predictions(*(torch.cat(column) for column in zip(*parts)))
 
     def _predict(self, sample: Sample) -> tuple[Tensor, ...]:
         target = sample["target"]
-        last = target.ne(self.labeller.padding).sum(1) - 1
+        is_token = target.ne(self.labeller.padding)
+        last = is_token.sum(1) - 1
         cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])
         blocks = self.labeller(sample["net_input"], target, cuts, sample["id"])
         reached = _reached(blocks, last, len(self.task.language_tokens.forced))
@@ -172,10 +183,13 @@ def _reached(blocks: LabelledBlocks, last: Tensor, first: int) -> Tensor:
     """
     count = blocks.cuts.size(1)
     # By cut, in ascending order, and one more for all positions past a sentence's end.
-    following = (blocks.cuts + blocks.accepted + 1).flip(1).clamp(max=count)
+    following = blocks.cuts + blocks.accepted + 1
+    following = following.flip(1).clamp(max=count)
     at = last.new_zeros(len(last), count + 1)
     at[:, first] = 1
     for cut in range(count):
-        at.scatter_add_(1, following[:, cut : cut + 1], at[:, cut : cut + 1].clone())
+        here = at[:, cut, None].clone()
+        at.scatter_add_(1, following[:, cut, None], here)
     inside = torch.arange(count, device=last.device) <= last[:, None]
-    return (at[:, :count].bool() & inside).flip(1)
+    reached = at[:, :count].bool() & inside
+    return reached.flip(1)

@@ -34,10 +34,15 @@ class CTranslate2Job:
         """Open the model."""
         import ctranslate2
 
-        about = {"device": "cpu", "compute_type": self.precision, "inter_threads": 1}
-        self._translator = ctranslate2.Translator(self.model, intra_threads=self.threads, **about)
+        self._translator = ctranslate2.Translator(
+            self.model,
+            device="cpu",
+            compute_type=self.precision,
+            inter_threads=1,
+            intra_threads=self.threads,
+        )
 
-    def decode(self, batches: int, seed: int) -> Decoded:
+    def decode(self, batches: int, _seed: int) -> Decoded:
         """Decode the first ``batches``; nothing is drawn."""
         outputs: list[Tokens] = []
         decoded = Decoded(0.0, outputs, {"engine": "ctranslate2", "precision": self.precision})

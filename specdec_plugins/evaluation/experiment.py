@@ -26,7 +26,8 @@ from specdec_plugins.inference.report import describe_settings, versions
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import cores, processor_name
 
-DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
+DESCRIPTION = "experiment.json"
+RUNS = "runs.jsonl"
 #: Shows the progress.
 Note = Callable[[str], object]
 #: A round's number, and a system that is timed in it.
@@ -152,12 +153,13 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
     with work_folder(out, out / DESCRIPTION, experiment.describe()):
         runs = read_runs(out / RUNS)
         yield from runs
+        encode_lines = msgspec.json.Encoder().encode_lines
         with open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
-            file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
+            file.truncate(len(encode_lines(runs)))
             for where, turns in experiment.pending(runs):
                 for run in _take_turns(experiment, where, turns, note):
-                    file.write(msgspec.json.encode(run) + b"\n")
+                    file.write(encode_lines([run]))
                     file.flush()
                     yield run
 
@@ -184,7 +186,8 @@ def _take_turns(
 
 def timed_run(worker: SystemProcess, where: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    text, batches = where.text, where.text.batches(where.batch)
+    text = where.text
+    batches = text.batches(where.batch)
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
     lines = [sentence.line.number for batch in batches for sentence in batch]

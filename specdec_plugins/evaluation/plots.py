@@ -33,8 +33,8 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
         filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
-        size = 7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))
-        figure = Figure(figsize=size, layout="constrained")
+        bars = max(12, *map(len, filled))
+        figure = Figure(figsize=(7 * len(filled), 2 + 0.35 * bars), layout="constrained")
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
             where = group[0].where
@@ -65,13 +65,13 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
     for policy, color in _colors(group).items():
         of_policy = [result for result in group if result.settings.policy == policy]
         of_policy.sort(key=lambda result: result.middle("verified_discard_rate") or 0.0)
-        x, y = (
+        xs, ys = (
             [result.middle(name) or 0.0 for result in of_policy]
             for name in ("verified_discard_rate", "verification_rate")
         )
-        axes.plot(x, y, marker="o", color=color, label=policy)
-        for point in zip([result.system.partition("@")[2] for result in of_policy], zip(x, y)):
-            axes.annotate(*point, fontsize=7)
+        axes.plot(xs, ys, marker="o", color=color, label=policy)
+        for result, x, y in zip(of_policy, xs, ys):
+            axes.annotate(result.system.partition("@")[2], (x, y), fontsize=7)
     axes.set_xlabel("tokens verified and not accepted, per committed token")
     axes.set_ylabel("verifier calls per committed token")
     axes.legend()

@@ -18,7 +18,8 @@ def write_records(groups: Sequence[Sequence[Result]], folder: Path) -> None:
     """Write ``medians.json``, and ``sentences.jsonl`` with a line for each record."""
     write_json(folder / "medians.json", [medians(result) for group in groups for result in group])
     records = chain.from_iterable(map(sentence_records, groups))
-    write_whole(folder / "sentences.jsonl", (msgspec.json.encode(r) + b"\n" for r in records))
+    encoder = msgspec.json.Encoder()
+    write_whole(folder / "sentences.jsonl", [encoder.encode_lines(records)])
 
 
 def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
@@ -32,11 +33,11 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
         target = counterpart(result, group, AR)
         draft = counterpart(result, group, DRAFTER)
         for index, figures in enumerate(result.runs[0].sentences):
-            speculates = figures.calls is not None
+            sentence = result.where.text.sentences[index]
             yield {
                 **_conditions(result),
-                "id": result.where.text.sentences[index].line.number - 1,
-                "spec_time": _seconds(result, index) if speculates else None,
+                "id": sentence.line.number - 1,
+                "spec_time": None if figures.calls is None else _seconds(result, index),
                 "target_time": _seconds(target, index),
                 "draft_time": _seconds(draft, index),
                 "num_mismatched_tokens": figures.mismatched,
@@ -76,4 +77,6 @@ def _seconds(result: Result | None, index: int) -> float | None:
 
 
 def _length(result: Result | None, index: int) -> int | None:
-    return None if result is None else result.runs[0].sentences[index].length
+    if result is None:
+        return None
+    return result.runs[0].sentences[index].length

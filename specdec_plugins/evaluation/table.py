@@ -76,17 +76,14 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     for run in runs:
         made[run.text, run.batch, run.threads, run.system].append(run)
     groups = []
-    for parts in product(experiment.texts, experiment.batches, experiment.threads):
-        where = Conditions(*parts)
-        key = where.text.name, where.batch, where.threads
-        named = [(*item, where, made[(*key, item[0])]) for item in experiment.systems.items()]
-        groups.append([Result(*parts) for parts in named if parts[-1]])
+    for text, batch, threads in product(experiment.texts, experiment.batches, experiment.threads):
+        where = Conditions(text, batch, threads)
+        group = [
+            Result(system, settings, where, made[text.name, batch, threads, system])
+            for system, settings in experiment.systems.items()
+        ]
+        groups.append([result for result in group if result.runs])
     return [group for group in groups if group]
-
-
-def _named(result: Result) -> str:
-    name = titled(result.system)
-    return f"{name} (not real)" if result.settings.policy in UNREAL else name
 
 
 def titled(system: str) -> str:
@@ -115,34 +112,46 @@ def table(
         return "\n".join(parts)
     parts.append(MEANINGS.format(NAMES.get(baseline, baseline)))
     references = [text.references for text in experiment.texts if text.references]
-    return "\n".join(parts + [BLEU.format(known.signature()) for known in references[:1]])
+    if references:
+        parts.append(BLEU.format(references[0].signature()))
+    return "\n".join(parts)
 
 
 def _rows(group: Sequence[Result], baseline: str, brief: bool) -> Iterator[str]:
     """Yield a table of the columns that are not empty."""
     ratio = f"times {NAMES.get(baseline, baseline)}"
-    base = next((result for result in group if result.system == baseline), None)
-    columns: dict[str, Callable[[Result], str]] = {
-        "system": _named,
-        "engine": lambda r: f"{r.runs[0].engine} {r.runs[0].precision}",
-        "ms": lambda r: spread(r.values("milliseconds")),
-        ratio: lambda r: "" if base is None else spread(r.speed_over(base), 2),
-        "BLEU": lambda r: _bleu(r, References.bleu),
-        "tokenised BLEU": lambda r: _bleu(r, References.tokenised_bleu),
-        "acceptance length": lambda r: number(r.middle("acceptance_length"), 2),
-        "acceptance rate": lambda r: number(r.middle("acceptance_rate"), 3),
-        "verification rate": lambda r: number(r.middle("verification_rate"), 3),
-        "discard rate": lambda r: number(r.middle("discard_rate"), 2),
-        "of verified": lambda r: number(r.middle("verified_discard_rate"), 2),
-        "memory, MiB": lambda r: number(r.middle("memory"), 0, 2**-20),
-        "unlike AR": lambda r: number(unlike(r, group), 0),
-    }
-    cells = {head: [make(result) for result in group] for head, make in columns.items()}
-    filled = {head: column for head, column in cells.items() if any(column)}
+    rows = [_row(result, group, baseline, ratio) for result in group]
+    heads = [head for head in rows[0] if any(row[head] for row in rows)]
     if brief:
-        shown = [head for head in filled if head in (*BRIEF, ratio)][:5]
-        filled = {head: filled[head] for head in shown}
-    yield from markdown(filled, zip(*filled.values()))
+        heads = [head for head in heads if head in (*BRIEF, ratio)][:5]
+    yield from markdown(heads, ([row[head] for head in heads] for row in rows))
+
+
+def _row(result: Result, group: Sequence[Result], baseline: str, ratio: str) -> dict[str, str]:
+    """Return a row's cells by column; the ratio is empty where the baseline is not measured."""
+    run = result.runs[0]
+    name = titled(result.system)
+    if result.settings.policy in UNREAL:
+        name += " (not real)"
+    row = {
+        "system": name,
+        "engine": f"{run.engine} {run.precision}",
+        "ms": spread(result.values("milliseconds")),
+        ratio: "",
+        "BLEU": _bleu(result, References.bleu),
+        "tokenised BLEU": _bleu(result, References.tokenised_bleu),
+        "acceptance length": number(result.middle("acceptance_length"), 2),
+        "acceptance rate": number(result.middle("acceptance_rate"), 3),
+        "verification rate": number(result.middle("verification_rate"), 3),
+        "discard rate": number(result.middle("discard_rate"), 2),
+        "of verified": number(result.middle("verified_discard_rate"), 2),
+        "memory, MiB": number(result.middle("memory"), 0, 2**-20),
+        "unlike AR": number(unlike(result, group), 0),
+    }
+    for other in group:
+        if other.system == baseline:
+            row[ratio] = spread(result.speed_over(other), 2)
+    return row
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -150,7 +159,8 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
     heads = list(heads)
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
-    yield from (f"| {' | '.join(row)} |" for row in rows)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
 
 
 def number(value: float | None, digits: int, scale: float = 1.0) -> str:
@@ -160,9 +170,12 @@ def number(value: float | None, digits: int, scale: float = 1.0) -> str:
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Return the median, with the range if there are several values."""
-    ends = [f"{value:.{digits}f}" for value in (min(values), max(values))] if values else []
-    middle = f"{median(values):.{digits}f}" if values else ""
-    return f"{middle} ({' to '.join(ends)})" if len(values) > 1 else middle
+    if not values:
+        return ""
+    middle = f"{median(values):.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def counterpart(result: Result, group: Sequence[Result], policy: str) -> Result | None:
@@ -192,4 +205,6 @@ def unlike(result: Result, group: Sequence[Result]) -> int | None:
 def _bleu(result: Result, figure: Callable[[References, Sequence[str]], float]) -> str:
     """Return a figure of the outputs, if the text has references."""
     references = result.where.text.references
-    return spread([figure(references, output) for output in result.outputs] if references else [])
+    if references is None:
+        return ""
+    return spread([figure(references, output) for output in result.outputs])

@@ -33,8 +33,10 @@ class Sentences:
         cls, path: str, reference: str | None, max_lines: int | None, translator: Translator
     ) -> Sentences:
         """Read a text, segmented as by the translator, whose limits are those of all systems."""
-        settings, codec = translator.settings, translator.codec
-        lines, positions = read_text(path, max_lines), translator.generator.positions
+        codec = translator.codec
+        settings = translator.settings
+        positions = translator.generator.positions
+        lines = read_text(path, max_lines)
         sentences = []
         for line in lines:
             if (ids := codec.encode(line)) is not None:
@@ -67,13 +69,14 @@ class Sentences:
         """Return a translation, which may be symbols of the target dictionary, as text."""
         if isinstance(output, str):
             return output
-        ids = torch.tensor([self.codec.target.index(symbol) for symbol in output])
-        return self.codec.decode(ids.long())
+        ids = [self.codec.target.index(symbol) for symbol in output]
+        return self.codec.decode(torch.tensor(ids, dtype=torch.long))
 
     def describe(self) -> JsonObject:
         """Return facts by which the text is known again."""
-        text = "\n".join(sentence.line.text for sentence in self.sentences).encode("utf-8")
-        return {"lines": len(self.sentences), "sha256": hashlib.sha256(text).hexdigest()}
+        text = "\n".join(sentence.line.text for sentence in self.sentences)
+        digest = hashlib.sha256(text.encode("utf-8"))
+        return {"lines": len(self.sentences), "sha256": digest.hexdigest()}
 
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
@@ -88,10 +91,10 @@ def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> l
 
 def decode(translator: Translator, lines: Sequence[Line], quiet: bool = False) -> list[Tokens]:
     """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
-    counts: JsonObject = {"total": len(lines), "unit": "line", "leave": False}
     name = f"decoding ({translator.settings.policy})"
     results = translator.translate(lines)
-    with progress(quiet, name, iterable=results, **counts) as bar:
+    count = len(lines)
+    with progress(quiet, name, iterable=results, total=count, unit="line", leave=False) as bar:
         return [translation.text.split() for translation in bar]
 
 
@@ -102,14 +105,19 @@ def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:
     """
     source = judge.codec.encode(line)
     assert source is not None
-    dictionary, tokens = judge.codec.target, judge.codec.tokens
-    first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
+    dictionary = judge.codec.target
+    tokens = judge.codec.tokens
+    end = dictionary[dictionary.eos()]
+    common = []
+    for x, y in zip([*a, end], [*b, end]):
+        if x != y:
+            break
+        common.append(dictionary.index(x))
     begin = dictionary.eos() if tokens.begin is None else tokens.begin
-    prefix = [begin, *tokens.forced, *map(dictionary.index, a[:first])]
-    options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
+    prefix = [begin, *tokens.forced, *common]
     with torch.no_grad():
         logits, _ = judge.verifier(
             source[None], torch.tensor([len(source)]), torch.tensor([prefix])
         )
     scores = logits[0, -1].log_softmax(-1)
-    return abs(float(scores[options[0]] - scores[options[1]]))
+    return abs(float(scores[dictionary.index(x)] - scores[dictionary.index(y)]))

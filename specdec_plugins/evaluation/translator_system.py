@@ -29,8 +29,8 @@ class TranslatorJob:
 
     def decode(self, batches: int, seed: int) -> Decoded:
         """Decode the first ``batches``; a controller keeps what it learns for the next call."""
-        translator, generator = self.translator, self.translator.generator
-        log = generator.statistics = DecodingStatistics()
+        translator = self.translator
+        log = translator.generator.statistics = DecodingStatistics()
         outputs: list[str] = []
         sentences: list[SentenceFigures] = []
         for batch in self.batches[:batches]:
@@ -44,10 +44,10 @@ class TranslatorJob:
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
         if self.settings.strategy != FAIRSEQ and not self.settings.searched:
-            # The drafter alone accepts without verifying.
-            alone = self.settings.strategy == DRAFTER
-            unknown = ("verified_tokens", "accepted_tokens") if alone else ()
-            figures["counts"] = {n: getattr(log, n) for n in COUNTS if n not in unknown}
+            counts = {name: getattr(log, name) for name in COUNTS}
+            if self.settings.strategy == DRAFTER:  # which accepts without verifying
+                del counts["verified_tokens"], counts["accepted_tokens"]
+            figures["counts"] = counts
         return Decoded(log.total_seconds, outputs, figures, sentences)
 
     def _figures(self, result: Translation, seconds: float) -> SentenceFigures:

@@ -31,8 +31,10 @@ from specdec_plugins.inference.tuned_modes import (
 )
 
 #: A pass of a trial decodes so many lines, or so many batches if that is more.
-MIN_LINES, BATCHES = 8, 2
-ROUNDS, FINALISTS = 5, 3
+MIN_LINES = 8
+BATCHES = 2
+ROUNDS = 5
+FINALISTS = 3
 
 
 def list_modes(settings: Settings) -> list[str]:
@@ -40,7 +42,8 @@ def list_modes(settings: Settings) -> list[str]:
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    modes, kind = bases(settings), ""
+    modes = bases(settings)
+    kind = ""
     if obstacle(settings) is None:
         modes.append(by_ctranslate2(settings.precision))
     engine = engine_name(settings.engine, settings.precision, settings.device)
@@ -48,7 +51,9 @@ def list_modes(settings: Settings) -> list[str]:
     if settings.drafter_precision is None and narrower and settings.rule == StrictRule():
         kind = INT8_DRAFTS
         modes.append(COPY)
-    return modes + (trees(kind) if settings.path else [])
+    if settings.path:
+        modes += trees(kind)
+    return modes
 
 
 def bases(settings: Settings) -> list[str]:
@@ -121,7 +126,8 @@ class Trial:
                 self.note(f"batch {batch}, round {number}: {timed.mode}")
                 timed.milliseconds.append(self._pass(timed.mode, batch, text))
             ranked = sorted((t for t in running if t.mode != STOCK), key=lambda t: t.middle)
-            fastest = ranked[: max(FINALISTS, (len(ranked) + 1) // 2)]
+            half = (len(ranked) + 1) // 2
+            fastest = ranked[: max(FINALISTS, half)]
             running = fastest + [t for t in running if t.mode in (STOCK, AR) and t not in fastest]
         # Modes that were dropped come last.
         return sorted(trials, key=lambda t: (-len(t.milliseconds), t.middle))
@@ -130,7 +136,8 @@ class Trial:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._loaded(mode)]
         translator.settings = replace(translator.settings, batch=batch)
-        generator, k = translator.generator, translator.settings.block_size
+        generator = translator.generator
+        k = translator.settings.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
             settings = parse_system(mode, self.settings)
             controller = settings.controller if settings.kind else NoDrafts()

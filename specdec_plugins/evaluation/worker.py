@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -94,9 +95,10 @@ def main() -> None:
 
 def peak_memory() -> int | None:
     """Return the peak of this process in bytes, where the system tells it."""
-    with suppress(OSError, KeyError):
-        status = Path("/proc/self/status").read_text("utf-8").splitlines()
-        return int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) * 1024
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text("utf-8")
+        if peak := re.search(r"VmHWM:\s*(\d+) kB", status):
+            return int(peak[1]) * 1024
     return None
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-CLOCK, COUNTS = "{desc} ({elapsed})", "{desc} {n_fmt}/{total_fmt} {unit} ({elapsed})"
+CLOCK = "{desc} ({elapsed})"
+COUNTS = "{desc} {n_fmt}/{total_fmt} {unit} ({elapsed})"
 LOADING = "loading and compiling the models, about 10 s, more for large ones"
 
 
@@ -20,17 +21,17 @@ def progress(hidden: bool, text: str = "", **options: Any) -> Iterator[tqdm[Any]
     """Show a bar, or without a ``unit`` a clock, every second; without a terminal, a line every
     30 s."""
     done = Event()
-    on_terminal = sys.stderr.isatty()
+    seconds = 1
     if "unit" not in options:
         options |= {"bar_format": CLOCK, "leave": False}
-    if not on_terminal:  # only redraw() prints
+    if not sys.stderr.isatty():  # only redraw() prints
+        seconds = 30
         options |= {"bar_format": options.get("bar_format", COUNTS) + "\n", "delay": 1e9}
     with tqdm(desc=text, disable=hidden, **options) as bar:
-        show = partial(bar.set_description_str, refresh=False)
-        bar.set_description_str = show
+        bar.set_description_str = partial(bar.set_description_str, refresh=False)
 
         def redraw() -> None:
-            while not done.wait(1 if on_terminal else 30):
+            while not done.wait(seconds):
                 bar.refresh()
 
         Thread(target=redraw, daemon=True).start()

@@ -29,7 +29,8 @@ from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 
-FOLDER, JOB = ".job", "job.json"
+FOLDER = ".job"
+JOB = "job.json"
 REMEDY = "put back the file, or name another output folder"
 
 
@@ -95,8 +96,9 @@ def read_corpus(
     number = 0
     for index, (name, path) in enumerate(files.items()):
         shards = corpus[name] = []
-        drafted = None if drafts is None else os.path.join(drafts, name)
-        if drafted is not None:
+        drafted = None
+        if drafts is not None:
+            drafted = os.path.join(drafts, name)
             if not os.path.isfile(drafted):
                 raise InferenceError(f"--drafts {drafted}: no such file")
             check_drafts(drafted, str(path))
@@ -117,9 +119,9 @@ def read_corpus(
                         str(path), str(made), number, start, first_line, len(lines), digest, drafted
                     )
                 )
-                number = number + 1
-                start = start + len(data)
-                first_line = first_line + len(lines)
+                number += 1
+                start += len(data)
+                first_line += len(lines)
     return corpus
 
 
@@ -132,11 +134,12 @@ def describe_job(
     files: Mapping[str, Path], settings: Settings, seed: int, shard_lines: int
 ) -> JsonObject:
     """Return all that the output depends on; files by their content, wherever they are."""
-    drafts = settings.drafts_path
-    drafted = {} if drafts is None else {name: Path(drafts, name) for name in files}
+    drafts: dict[str, str] = {}
+    if settings.drafts_path is not None:
+        drafts = {name: file_digest(Path(settings.drafts_path, name)) for name in files}
     return {
         "input": {name: file_digest(path) for name, path in files.items()},
-        "drafts": {name: file_digest(path) for name, path in drafted.items()},
+        "drafts": drafts,
         **describe_settings(settings, seed),
         "shard_lines": shard_lines,
     }
@@ -144,7 +147,8 @@ def describe_job(
 
 def check_models(shard: Shard, settings: Settings) -> None:
     """Raise if the models of a worker's settings are not those that the shard's job began with."""
-    job = json.loads((Path(shard.output).parents[1] / JOB).read_bytes())
+    folder = Path(shard.output).parents[1]
+    job = json.loads((folder / JOB).read_bytes())
     if other := differing(job["models"], describe_settings(settings)["models"]):
         raise InferenceError(f"{other}: was replaced while the corpus was translated; {REMEDY}")
 
@@ -159,7 +163,8 @@ def finish(corpus: Corpus, output: Path) -> None:
     """Put the shards together, and remove them."""
     for name, shards in corpus.items():
         if not (output / name).exists():
-            write_whole(output / name, (Path(shard.output).read_bytes() for shard in shards))
+            parts = (Path(shard.output).read_bytes() for shard in shards)
+            write_whole(output / name, parts)
     for folder in (output / FOLDER).iterdir():
         if folder.is_dir():
             shutil.rmtree(folder)
@@ -180,5 +185,6 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     with drafts as lines.drafts:
         deque(islice(lines.drafts or (), shard.first_line), 0)
         translations = translator.translate(lines)
-        write_whole(Path(shard.output), (f"{item.line}\n".encode() for item in translations))
+        outputs = (translation.line.encode() + b"\n" for translation in translations)
+        write_whole(Path(shard.output), outputs)
         lines.check()

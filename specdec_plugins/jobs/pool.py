@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from unittest.mock import patch
 
 import ray
@@ -20,6 +20,7 @@ from ray._private.node import Node
 from ray.util import ActorPool
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, check_models, translate_shard
@@ -60,6 +61,8 @@ def translate_shards(
 
     A worker has ``threads`` CPUs, and a GPU if that is the settings' device.
     """
+    if not shards:
+        return
     gpus = int(torch.device(settings.device).type == "cuda")
     if started := not ray.is_initialized():
         _start()
@@ -79,9 +82,11 @@ def translate_shards(
         yield from pool.map_unordered(lambda worker, shard: worker.translate.remote(shard), shards)
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
-        raised = SHOWN.findall(str(error))
-        fault = "a worker failed, or a shard killed several; see above, or give a smaller --batch"
-        raise InferenceError(raised[-1] if raised else fault) from error
+        if raised := SHOWN.findall(str(error)):
+            raise InferenceError(raised[-1]) from error
+        raise InferenceError(
+            "a worker failed, or a shard killed several; see above, or give a smaller --batch"
+        ) from error
     finally:
         if started:
             ray.shutdown()
@@ -92,23 +97,23 @@ def _start() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    path = os.pathsep.join(filter(None, [PARENT, os.environ.get("PYTHONPATH")]))
+    paths = filter(None, [PARENT, os.environ.get("PYTHONPATH")])
     # Workers of a cluster inherit nothing from this process.
+    path = os.pathsep.join(paths)
     variables = {"PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": os.environ["ORT_DISABLE_TELEMETRY"]}
-    # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
-    local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
-    # Without a dashboard Ray starts its process nevertheless, only to ask the addresses of three
-    # clouds whether it runs there, and to report usage.
-    silent = os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    no_dashboard = patch.object(Node, "start_api_server") if silent else nullcontext()
+    local: JsonObject = {}
+    if not os.environ.get("RAY_ADDRESS"):
+        # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
+        local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     handler = signal.getsignal(signal.SIGTERM)
-    with no_dashboard:
-        ray.init(
-            # Warnings tell of Ray's own settings; what stops a job is raised.
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": variables},
-            **({} if os.environ.get("RAY_ADDRESS") else local),
-        )
+    with ExitStack() as stack:
+        if os.environ["RAY_USAGE_STATS_ENABLED"] == "0":
+            # Without a dashboard Ray starts its process nevertheless, only to ask the addresses of
+            # three clouds whether it runs there, and to report usage.
+            stack.enter_context(patch.object(Node, "start_api_server"))
+        # Warnings tell of Ray's own settings; what stops a job is raised.
+        environment = {"env_vars": variables}
+        ray.init(logging_level=logging.ERROR, runtime_env=environment, **local)
     with suppress(ValueError):  # in a thread
         # Ray's own would end the job with status 15, and leave its message out.
         signal.signal(signal.SIGTERM, handler)

@@ -32,7 +32,9 @@ def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject
 
 
 def _digest(lines: InputLines) -> str | None:
-    return file_digest(path) if (path := lines.path) and os.path.isfile(path) else None
+    if lines.path is None or not os.path.isfile(lines.path):
+        return None
+    return file_digest(lines.path)
 
 
 def resume_path(output: str) -> Path:
@@ -45,7 +47,9 @@ class Resume:
 
     def __init__(self, output: OutputLines, about: JsonObject, resumed: bool) -> None:
         """Look at the files of an earlier run; ``about`` is :func:`describe_run`'s."""
-        self._output, self._about, self._resumed = output, about, resumed
+        self._output = output
+        self._about = about
+        self._resumed = resumed
         self._path = resume_path(output.path) if output.resumable else None
         before = None
         if self._path is not None and self._path.exists():

@@ -80,6 +80,16 @@ class PairJob:
     def on_cpu(self) -> bool:
         return self.verifier.device == "cpu"
 
+    @property
+    def flags(self) -> list[object]:
+        """Flags of the commands that it runs."""
+        flags: list[object] = []
+        if self.on_cpu:
+            flags.append("--cpu")
+        if self.quiet:
+            flags.append("--no-progress-bar")
+        return flags
+
     def settings(self, **changes: object) -> Settings:
         """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
         alone = {"path": None, "strategy": "AR", **PLAIN}

@@ -31,7 +31,8 @@ STAGES = (
     stages.measure,
 )
 #: Size of a rehearsal.
-TRIED_LINES, TRIED_UPDATES = 300, 8
+TRIED_LINES = 300
+TRIED_UPDATES = 8
 
 
 def make(job: PairJob, last: str | None = None) -> Done:
@@ -87,15 +88,22 @@ def rehearse(job: PairJob) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"
         read = islice(text.worded_lines(job.sources), TRIED_LINES)
-        write_whole(few, (f"{line}\n".encode() for line in read))
-        small = replace(job, out=few.parent / "out", sources=few, workers=None)
-        small = replace(small, hours=None, updates=TRIED_UPDATES)
+        write_whole(few, (line.encode() + b"\n" for line in read))
+        small = replace(
+            job,
+            out=few.parent / "out",
+            sources=few,
+            workers=None,
+            hours=None,
+            updates=TRIED_UPDATES,
+        )
         done = make(small, "train")
         recipe = small.layout.recipe.read_text("utf-8")
-        decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
+        distilled = json.loads(small.layout.distilling.read_bytes())
     lines = sum(1 for _ in text.worded_lines(job.sources))
     pace = done["train"]["pace"]
-    distilling = decoding * lines / sum(done["segment"]["lines"].values())
+    tried = sum(done["segment"]["lines"].values())
+    distilling = distilled["seconds"]["total"] * lines / tried
     updates = job.updates
     if updates is None:
         left = training.time_to_train(job, distilling)
@@ -105,7 +113,8 @@ def rehearse(job: PairJob) -> Iterator[str]:
         f"train by {counted(updates, 'update')}": updates * pace / (1 - training.SHARE),
         "export, measure": training.FINISH,
     }
-    yield from (f"{name}: about {value / 60:.1f} minutes here" for name, value in seconds.items())
+    for name, value in seconds.items():
+        yield f"{name}: about {value / 60:.1f} minutes here"
     yield f"\nThe drafter's recipe, here for {TRIED_UPDATES} updates:\n\n{recipe}"
     yield "Next: the same command without --dry-run."
 
@@ -121,25 +130,31 @@ def card(job: PairJob, done: Done) -> str:
     curve = "\n".join(f"| {updates} | {length:.2f} |" for updates, length in train["points"])
     for name, length in measured["acceptance_length"].items():
         curve += f"\n| at the end, {name} | {length:.2f} |"
+    example = shlex.join([str(job.layout.pair), "--input-path", str(job.layout.example)])
+    precision = "float16" if job.half else "its own"
+    lines = sum(segmented["lines"].values())
+    interrupted = ""
+    if train["interrupted"]:
+        interrupted = "Training was interrupted; the same command goes on with it."
     return f"""\
 # {" to ".join(job.languages)}: a verifier and its drafter
 
 `pair/` is a folder that every command takes:
 
-    specdec-translate {shlex.join([str(job.layout.pair), "--input-path", str(job.layout.example)])}
+    specdec-translate {example}
 
 ## What it is made of
 
 {verifier}
-- {sum(segmented["lines"].values())} lines of {job.sources.name}: {learned["train"]} to learn from,
+- {lines} lines of {job.sources.name}: {learned["train"]} to learn from,
   {learned["valid"]} to measure on; left out: {segmented["too_long"]} too long for the encoder,
   {distilled["run_on"]} whose output ran into the length limit
 - The drafter drafts from {done["export"]["draft_vocabulary"] or "all"} tokens.
-- Precision of the verifier: {"float16" if job.half else "its own"}; of the drafter: float16.
+- Precision of the verifier: {precision}; of the drafter: float16.
 
 ## How well it drafts
 
-{"Training was interrupted; the same command goes on with it." * train["interrupted"]}
+{interrupted}
 Acceptance length (tokens a step, the bonus token and EOS counted) on the held-out lines, after
 {60 * train["hours"]:.1f} minutes of training by {train["processor"]}:
 

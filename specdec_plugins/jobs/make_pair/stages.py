@@ -37,12 +37,14 @@ logger = logging.getLogger(__name__)
 #: Sentences that are distilled at a time.
 BATCH = 64
 #: Lines by which the verifier is checked, and the pair is compared with it at the end.
-CHECKED, COMPARED = 20, 200
+CHECKED = 20
+COMPARED = 200
 
 
-def check(job: PairJob, done: Done) -> JsonObject:
+def check(job: PairJob, _done: Done) -> JsonObject:
     """Put the verifier and its segmentation into the pair's folder, and try it there."""
-    layout, verifier = job.layout, job.verifier
+    layout = job.layout
+    verifier = job.verifier
     if is_folder(verifier.data):
         files = write_dictionaries(verifier.data, layout.pair, job.languages)
     else:
@@ -75,7 +77,8 @@ def check(job: PairJob, done: Done) -> JsonObject:
 
 def copied(job: PairJob) -> list[Path]:
     """Copy a verifier's dictionaries and segmentation into the pair's folder; return the copies."""
-    layout, verifier = job.layout, job.verifier
+    layout = job.layout
+    verifier = job.verifier
     options: JsonObject = dict(verifier.encoder_options)
     if verifier.bpe:
         options = files_in_folder(verifier.data) | options
@@ -99,52 +102,62 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
     plain: JsonObject = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
     pair = replace(pair, **plain)
     stock = replace(job.verifier, **plain, ar_path=str(checkpoint), strategy="fairseq", beam=1)
-    outputs, expected = (decode(load_translator(x), lines, job.quiet) for x in (pair, stock))
+    outputs = decode(load_translator(pair), lines, job.quiet)
+    expected = decode(load_translator(stock), lines, job.quiet)
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
 
 def distil(job: PairJob, done: Done) -> JsonObject:
     """Have the verifier translate the text greedily, and binarise the outputs to learn."""
-    layout, shards = job.layout, job.layout.work / "shards"
+    layout = job.layout
+    shards = layout.work / "shards"
     if not job.workers:
-        files = ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
-        job.run("inference", [*distil_flags(job), *files])
+        outputs = ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
+        job.run("inference", [*distil_flags(job), *outputs])
     elif not layout.outputs.exists():
-        files = ["--output-path", shards, "--workers", job.workers]
-        job.run("translate_corpus", [*distil_flags(job), *files])
+        outputs = ["--output-path", shards, "--workers", job.workers]
+        job.run("translate_corpus", [*distil_flags(job), *outputs])
         os.replace(shards / layout.sources.name, layout.outputs)
     facts = text.collect(job, done["segment"]["lines"])
     shutil.rmtree(layout.bin, ignore_errors=True)
     source, target = job.languages
-    flags: list[object] = ["-s", source, "-t", target, "--destdir", layout.bin]
-    flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
-    flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
-    flags += ["--trainpref", layout.text / "train", "--validpref", layout.text / "valid"]
-    command = ["fairseq-preprocess", *flags, "--workers", cores()]
+    command = [
+        *("fairseq-preprocess", "-s", source, "-t", target, "--destdir", layout.bin),
+        *("--srcdict", layout.pair / f"dict.{source}.txt"),
+        *("--tgtdict", layout.pair / f"dict.{target}.txt"),
+        *("--trainpref", layout.text / "train", "--validpref", layout.text / "valid"),
+        *("--workers", cores()),
+    ]
     watch(job, command, layout.work / "preprocess.log")
-    binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
-    return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
+    files = [layout.outputs, *layout.text.iterdir()]
+    files += [path for path in layout.bin.iterdir() if path.suffix != ".log"]
+    return {**facts, "files": files}
 
 
 def distil_flags(job: PairJob) -> list[object]:
     """Return the flags of a translation of all lines, by CTranslate2 where it can."""
-    layout, limits = job.layout, text.LIMITS
+    layout = job.layout
+    limits = text.LIMITS
     precision = "float32" if job.on_cpu else "float16"
-    about = {"device": job.verifier.device, "limits": limits, "batch": BATCH}
-    without = obstacle(job.settings(precision=precision, **about))
-    flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
-    flags += ["--AR-backend", CTRANSLATE2 if without is None else "ours", "--batch", BATCH]
-    flags += ["--segmented", "--keep-bpe", "--quiet", "--precision", precision]
-    flags += ["--no-progress-bar"] * job.quiet
-    flags += ["--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b]
-    return [*flags, *["--cpu"] * job.on_cpu, "--input-path", layout.sources]
+    settings = job.settings(
+        precision=precision, device=job.verifier.device, limits=limits, batch=BATCH
+    )
+    backend = "ours" if obstacle(settings) else CTRANSLATE2
+    return [
+        *(layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"),
+        *("--AR-backend", backend, "--batch", BATCH, "--precision", precision),
+        *("--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b),
+        *("--segmented", "--keep-bpe", "--quiet", *job.flags),
+        *("--input-path", layout.sources),
+    ]
 
 
-def export(job: PairJob, done: Done) -> JsonObject:
+def export(job: PairJob, _done: Done) -> JsonObject:
     """Write the best drafter into the pair's folder; it drafts the frequent tokens."""
     layout = job.layout
     dictionary = layout.pair / f"dict.{job.languages[1]}.txt"
-    count = text.frequent_tokens(layout.learned, len(dictionary.read_bytes().splitlines()))
+    entries = dictionary.read_bytes().splitlines()
+    count = text.frequent_tokens(layout.learned, len(entries))
     draft_from = None if count is None else (count, str(layout.learned))
     training = Training(job.languages, str(layout.pair))
     best = str(layout.training / BEST)
@@ -152,11 +165,12 @@ def export(job: PairJob, done: Done) -> JsonObject:
     return {"files": [layout.drafter], "draft_vocabulary": count}
 
 
-def measure(job: PairJob, done: Done) -> JsonObject:
+def measure(job: PairJob, _done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
-    layout, speed = job.layout, ""
+    layout = job.layout
+    speed = ""
     if job.on_cpu:
-        speed = job.run("tune", [layout.pair, "--cpu", *["--no-progress-bar"] * job.quiet])
+        speed = job.run("tune", [layout.pair, *job.flags])
     lines = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
@@ -166,10 +180,11 @@ def measure(job: PairJob, done: Done) -> JsonObject:
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]
     strict = job.settings(path=str(layout.drafter), strategy="specdec")
-    differ = differing(job, strict, job.verifier.ar_path, compared)
+    checkpoint = Path(str(job.verifier.ar_path))
+    differ = differing(job, strict, checkpoint, compared)
     exact = (
         f"In float64, the pair translates {differ} of {counted(len(compared), 'held-out line')} "
-        f"unlike fairseq's greedy search with {Path(str(job.verifier.ar_path)).name}."
+        f"unlike fairseq's greedy search with {checkpoint.name}."
     )
     if differ and not job.half:
         logger.warning(exact)

@@ -33,7 +33,9 @@ MAX_UNKNOWN = 0.1
 def worded_lines(path: Path) -> Iterator[str]:
     """Yield the lines with words of a text."""
     with InputLines.open(str(path)) as lines:
-        yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
+        for line in lines:
+            if text := line.text.replace("\r", " ").strip():
+                yield text
         lines.check()
 
 
@@ -41,23 +43,27 @@ def check_enough(path: Path) -> None:
     """Refuse a text that is too small."""
     count = sum(1 for _ in islice(worded_lines(path), ENOUGH))
     if count < ENOUGH:
-        fault = f"SOURCES {path}: has {count} lines with words"
-        raise InferenceError(f"{fault}; give at least {ENOUGH}, better some ten thousand")
+        raise InferenceError(
+            f"SOURCES {path}: has {count} lines with words; give at least {ENOUGH}, better some "
+            "ten thousand"
+        )
 
 
-def segment(job: PairJob, done: Done) -> JsonObject:
+def segment(job: PairJob, _done: Done) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
     Returns the files, the number of lines of each kind, and of lines that are too long.
     """
     codec = load_translator(job.settings()).codec
-    layout, facts = job.layout, Counter[str]()
+    layout = job.layout
+    facts = Counter[str]()
     count = sum(1 for _ in worded_lines(job.sources))
-    numbers = {*Random(1).sample(range(count), min(HELD_OUT, max(20, count // 20)))}
+    held_out = min(HELD_OUT, max(20, count // 20))
+    numbers = {*Random(1).sample(range(count), held_out)}
     drawn = [text for number, text in enumerate(worded_lines(job.sources)) if number in numbers]
     valid = [text for text in drawn if _tokens(codec, text)]
     for path, lines in ((layout.valid_text, valid), (layout.example, valid[:EXAMPLE])):
-        write_whole(path, (f"{text}\n".encode() for text in lines))
+        write_whole(path, (text.encode() + b"\n" for text in lines))
 
     def segmented() -> Iterator[bytes]:
         # As tokens: lines may differ in their blanks alone.
@@ -65,12 +71,14 @@ def segment(job: PairJob, done: Done) -> JsonObject:
         rest = (_tokens(codec, text) for text in worded_lines(job.sources))
         others = (tokens for tokens in rest if tuple(tokens) not in held_out)
         for tokens in chain((_tokens(codec, text) for text in valid), others):
-            facts["too_long"] += not tokens
-            facts["lines"] += bool(tokens)
+            if not tokens:
+                facts["too_long"] += 1
+                continue
+            facts["lines"] += 1
             facts["tokens"] += len(tokens)
             facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
-            if tokens:
-                yield f"{' '.join(tokens)}\n".encode()
+            line = " ".join(tokens)
+            yield line.encode() + b"\n"
 
     write_whole(layout.sources, segmented())
     if facts["unknown"] > MAX_UNKNOWN * facts["tokens"]:
@@ -97,7 +105,9 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     ``lines`` are those of each kind, in the order of the text.
     """
-    learned, run_on, layout = Counter[str](), 0, job.layout
+    layout = job.layout
+    learned = Counter[str]()
+    run_on = 0
     layout.text.mkdir(exist_ok=True)
     with open(layout.sources, "rb") as sources, open(layout.outputs, "rb") as outputs:
         pairs = zip(sources, outputs, strict=True)
@@ -126,6 +136,7 @@ def frequent_tokens(path: Path, entries: int) -> int | None:
     with open(path, encoding="utf-8") as lines:
         seen = Counter(chain.from_iterable(line.split() for line in lines))
     covered = np.cumsum(sorted(seen.values(), reverse=True))
-    number = int(np.searchsorted(covered, 0.999 * covered[-1])) + 1
+    wanted = 0.999 * covered[-1]
+    number = int(np.searchsorted(covered, wanted)) + 1
     rounded = -(-number // 100) * 100
     return rounded if rounded < min(0.75 * entries, len(seen)) else None

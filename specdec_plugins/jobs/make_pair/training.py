@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
@@ -22,8 +22,10 @@ from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.machine import processor_name, python_program
 
 #: Maximum validations of a training, and minimum updates between two.
-VALIDATIONS, BETWEEN = 20, 50
-LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+VALIDATIONS = 20
+BETWEEN = 50
+LAST = "checkpoint_last.pt"
+BEST = "checkpoint_best.pt"
 UPDATES = re.compile(r'"num_updates": "(\d+)"')
 VALIDATION = re.compile(r'"valid_acceptance_length": "([\d.]+)".*"valid_num_updates": "(\d+)"')
 #: Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
@@ -45,7 +47,8 @@ SHARE = 0.1
 #: Seconds reserved for exporting and measuring; at most a quarter of all.
 FINISH = 180.0
 #: Highest learning rate, up to this width; wider drafters take less, in proportion.
-PEAK, WIDTH = 2e-3, 384
+PEAK = 2e-3
+WIDTH = 384
 #: Maximum updates of rising learning rate; a tenth of all, if that is fewer.
 WARMUP = 500
 #: The first layers of the verifier's decoder whose states are read beside its last.
@@ -103,18 +106,26 @@ def train(job: PairJob, done: Done) -> JsonObject:
 
     The first updates tell how many fit into the hours.
     """
-    layout, begin, interrupted = job.layout, time.monotonic(), False
-    command: list[object] = ["specdec-train", layout.bin]
-    command += ["--recipe", layout.recipe, "--save-dir", layout.training]
+    begin = time.monotonic()
+    layout = job.layout
+    interrupted = False
+    command = [
+        *("specdec-train", layout.bin, "--recipe", layout.recipe),
+        *("--save-dir", layout.training),
+    ]
     verifier = load_verifier(layout.verifier, build_task(job.settings()))
     updates, seconds = trained(layout.training / LAST)
-    total, hours, pace = job.updates or 0, 0.0, None
+    total = job.updates or 0
+    hours = 0.0
+    pace = None
     if job.hours is not None:
         if updates < FIRST:
             whole = 10 * WARMUP
             write_recipe(job, verifier, whole, FIRST)
-            flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
-            flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
+            flags = [
+                *(f"--total-up={whole}", f"--total-num-update={whole}"),
+                *(f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"),
+            ]
             pace = watch(job, [*command, *flags], layout.log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil"))
         left = time_to_train(job, spent + seconds + time.monotonic() - begin)
@@ -125,8 +136,9 @@ def train(job: PairJob, done: Done) -> JsonObject:
         hours = (seconds + left) / 3600
     total = max(total, updates)
     interval = max(BETWEEN, -(-total // VALIDATIONS))
-    # Two validations of almost the same drafter would tell nothing.
-    write_recipe(job, verifier, total, total if total < 2 * interval else interval, hours)
+    if total < 2 * interval:
+        interval = total  # two validations of almost the same drafter would tell nothing
+    write_recipe(job, verifier, total, interval, hours)
     try:
         if updates < total:
             pace = watch(job, command, layout.log, total)
@@ -135,9 +147,10 @@ def train(job: PairJob, done: Done) -> JsonObject:
             raise
         interrupted = True
     lengths = VALIDATION.findall(layout.log.read_text("utf-8", "replace"))
+    points = {int(after): float(length) for length, after in lengths}
     return {
         "files": [layout.training / BEST],
-        "points": sorted({int(after): float(length) for length, after in lengths}.items()),
+        "points": sorted(points.items()),
         "hours": trained(layout.training / LAST)[1] / 3600,
         "pace": pace,
         "interrupted": interrupted,
@@ -165,15 +178,13 @@ def write_recipe(
 
     It ends after ``updates``, at a learning rate of 0, or after ``hours``, if they are not 0.
     """
-    layers, width = verifier.decoder.layers, int(verifier.decoder.output_embed_dim)
+    layers = verifier.decoder.layers
+    width = int(verifier.decoder.output_embed_dim)
     features = range(1, len(layers))[:FEATURE_LAYERS]
     source, target = job.languages
     recipe = OmegaConf.create(RECIPE)
     sized: dict[str, JsonObject] = {
-        "common": {
-            "log_interval": max(1, min(10, updates // 4)),
-            "cpu" if job.on_cpu else "fp16": True,
-        },
+        "common": {"log_interval": max(1, min(10, updates // 4))},
         "task": {
             "AR_path": str(job.layout.verifier.absolute()),
             "source_lang": source,
@@ -199,9 +210,12 @@ def write_recipe(
         "checkpoint": {"save_interval_updates": interval},
     }
     if job.on_cpu:
+        sized["common"]["cpu"] = True
         sized["dataset"]["num_workers"] = 0
         if any(name in processor_name() for name in BFLOAT16):
             sized["task"]["autocast"] = "bfloat16"
+    else:
+        sized["common"]["fp16"] = True
     text = OmegaConf.to_yaml(OmegaConf.merge(recipe, sized))
     write_whole(job.layout.recipe, [text.encode("utf-8")])
 
@@ -227,13 +241,13 @@ def watch(
     code = f"sys.argv[0] = {name!r}\n{CHILD}{PROGRAMS[str(name)]}"
     program = python_program(code, *arguments)
     environment = {**os.environ, "PYTHONUTF8": "1"}
-    pipe, out = subprocess.PIPE, subprocess.STDOUT
-    last, times = "", list[tuple[int, float]]()
+    last = ""
+    times = list[tuple[int, float]]()
     shown = {} if total is None else {"unit": "update", "total": total}
     with (
         open(log, "a", encoding="utf-8") as file,
         progress(job.quiet, str(name), **shown) as bar,
-        subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=out, env=environment) as child,
+        Popen(program, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment) as child,
     ):
         assert child.stdout is not None
         try:

@@ -62,18 +62,20 @@ class BatchGenerator:
     """
 
     def __init__(self, positions: int, engines: Backend | Engines) -> None:
-        self.positions, self.engines = positions, engines
+        self.positions = positions
+        self.engines = engines
         self.statistics = DecodingStatistics()
 
     def generate(
         self,
-        models: list[BaseFairseqModel],
+        _models: list[BaseFairseqModel],
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
-        start, statistics = time.perf_counter(), self.statistics
+        """Translate a batch; models are fairseq's argument, the generator has its own."""
+        statistics = self.statistics
+        start = time.perf_counter()
         rows = self.decode(sample, prefix_tokens, bos_token)
         wait_for(sample["net_input"]["src_tokens"].device)
         seconds = time.perf_counter() - start
@@ -118,8 +120,8 @@ class BeamSearchGenerator(BatchGenerator):
             constraints=sample.get("constraints"),
         )
         if prefix_tokens is not None:
-            lengths = prefix_tokens.ne(self._generator.pad).sum(1).tolist()
-            for (best, *_), length in zip(hypotheses, lengths, strict=True):
+            is_prefix = prefix_tokens.ne(self._generator.pad)
+            for (best, *_), length in zip(hypotheses, is_prefix.sum(1).tolist(), strict=True):
                 # The maximum length may cut the prefix.
                 best["forced"] = min(length, len(best["tokens"]) - 1)
         return hypotheses
@@ -191,7 +193,9 @@ class CTranslate2Generator(BatchGenerator):
             codec: with the verifier's dictionaries.
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
-        self._limits, self._source, self._target = limits, codec.source, codec.target
+        self._limits = limits
+        self._source = codec.source
+        self._target = codec.target
         self._beams = beams
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
@@ -200,7 +204,7 @@ class CTranslate2Generator(BatchGenerator):
             self._model = _open(path, precision, device)
 
     def decode(
-        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
+        self, sample: Sample, prefix_tokens: Tensor | None, _bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if prefix_tokens is not None:
             raise ValueError(f'target_prefix: {CTRANSLATE2} has none; give ar_backend="ours"')
@@ -233,14 +237,20 @@ class CTranslate2Generator(BatchGenerator):
 def _open(path: Path, precision: str, device: str) -> Translator:
     import ctranslate2
 
-    threads = {"inter_threads": 1, "intra_threads": torch.get_num_threads()}
-    return ctranslate2.Translator(str(path), device=device, compute_type=precision, **threads)
+    return ctranslate2.Translator(
+        str(path),
+        device=device,
+        compute_type=precision,
+        inter_threads=1,
+        intra_threads=torch.get_num_threads(),
+    )
 
 
 def _check(model: Translator, verifier: TransformerModelBase, codec: TextCodec) -> None:
     """Compare the scores that both give to our AR's output for made-up sentences."""
     longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
-    source, target = codec.source, codec.target
+    source = codec.source
+    target = codec.target
     batch = made_up(source, CHECKED, min(12, longest))
     limits = GenerationLimits(max_len_b=min(16, longest - 1))
     rows = build_generator(verifier, None, target, limits=limits).generate([], batch)
@@ -272,7 +282,9 @@ def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: P
 
     if codec.tokens != LanguageTokens():
         raise ConversionError("it does not support language tokens, or BOS before a source")
-    encoder, decoder, cfg = verifier.encoder, verifier.decoder, verifier.cfg
+    cfg = verifier.cfg
+    encoder = verifier.encoder
+    decoder = verifier.decoder
     try:
         # It knows one form of both sides: a verifier whose sides differ fails when it is checked.
         spec = TransformerSpec.from_config(

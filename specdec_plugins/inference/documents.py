@@ -37,7 +37,7 @@ class Document:
     #: ``"A b. C d.\n"`` is ``["", "A b.", " ", "C d.", "\n"]``: every second one is a sentence.
     parts: Sequence[str]
     #: Makes text of a sentence and its translation.
-    written: Callable[[str, str], str] = lambda sentence, translation: translation
+    written: Callable[[str, str], str] = lambda _sentence, translation: translation
 
     @property
     def sentences(self) -> Sequence[str]:
@@ -100,9 +100,12 @@ def subtitle_document(text: str, kind: str) -> Document:
             parts[-1] += text[end : cue.start(1)]
             end = cue.end()
             for number, stretch in enumerate(TAG.split(cue[1])):
-                between, *rest = [stretch] if number % 2 else _parts([stretch])
-                parts[-1] += between
-                parts += map(html.unescape, rest)
+                if number % 2:  # a tag
+                    parts[-1] += stretch
+                else:
+                    between, *rest = _parts([stretch])
+                    parts[-1] += between
+                    parts += map(html.unescape, rest)
     parts[-1] += text[end:]
     return Document(parts, _wrapped)
 
@@ -125,7 +128,7 @@ def _wrapped(subtitle: str, translation: str) -> str:
     return lines.fill(translation)
 
 
-def _escaped(sentence: str, translation: str) -> str:
+def _escaped(_sentence: str, translation: str) -> str:
     return html.escape(translation, quote=False)
 
 
@@ -168,7 +171,8 @@ class _Splitter(HTMLParser):
 
     def __init__(self, language: str, split: bool) -> None:
         super().__init__(convert_charrefs=False)
-        self._language, self._split = language, split
+        self._language = language
+        self._split = split
         self.parts = [""]
         self._text = ""
         #: The open elements within one that stays, the outermost first.
@@ -176,17 +180,17 @@ class _Splitter(HTMLParser):
 
     def end_text(self) -> None:
         """Divide the text since the last tag."""
-        raw, self._text = self._text, ""
+        raw = self._text
+        self._text = ""
         if self._verbatim:
             self.parts[-1] += raw
             return
         text = LINE_END.sub(" ", html.unescape(raw))
         first, *rest = _parts(_stretches(text, self._language, self._split))
         if rest:
+            rest[1::2] = [_escaped("", between) for between in rest[1::2]]
             self.parts[-1] += _escaped("", first)
-            self.parts += [
-                part if n % 2 == 0 else _escaped("", part) for n, part in enumerate(rest)
-            ]
+            self.parts += rest
         else:
             self.parts[-1] += raw
 
@@ -200,7 +204,7 @@ class _Splitter(HTMLParser):
         if stays and tag not in VOID:
             self._verbatim.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, _tag: str, _attrs: list[tuple[str, str | None]]) -> None:
         self._copy(self.get_starttag_text() or "")
 
     def handle_endtag(self, tag: str) -> None:

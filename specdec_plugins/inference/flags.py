@@ -104,7 +104,8 @@ class TranslationParser(Parser):
         explained = {action.dest for action in self._actions} - self._hidden
         for group in (self.group, self.drafts, self.engine, self.output):
             also = [a.option_strings[-1] for a in group._group_actions if a.dest in self._hidden]
-            group.description = _filled(f"also: {', '.join(also)}") if also else None
+            if also:
+                group.description = _filled(f"also: {', '.join(also)}")
         # Last of all: fairseq leaves out those of its flags that are there already.
         options.add_generation_args(self)
         add_encoder_flags(self)
@@ -162,7 +163,8 @@ def _filled(text: str) -> str:
 
 def _add_option(group: argparse._ActionsContainer, declared: Field[Any], hint: Any) -> None:
     """Add the flag of an option, whose type is ``hint``."""
-    name, choices = declared.name, declared.metadata["choices"] or None
+    name = declared.name
+    choices = declared.metadata["choices"] or None
     spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
     kind = next((part for part in get_args(hint) if part is not NoneType), hint)
     about: JsonObject = {"default": declared.default, "help": declared.metadata["help"]}
@@ -200,6 +202,11 @@ def settings_of_verifier(args: Namespace, **options: object) -> Settings:
     return Settings(**{**values, "strategy": "AR", **options})
 
 
+def device_of(args: Namespace) -> str:
+    """Return the device that a command line's ``--cpu`` leaves."""
+    return "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
+
+
 def encoder_options(args: Namespace) -> JsonObject:
     """Return the options of a command line's tokenizer and BPE, under fairseq's names."""
     kinds = (REGISTRIES[name]["dataclass_registry"].get(getattr(args, name)) for name in ENCODERS)
@@ -217,9 +224,11 @@ def _models_and_text(args: Namespace) -> JsonObject:
     if data.is_file() or (is_folder(data) and not named):
         settings = verifier_settings(data, args.dictionaries)
     elif named or not (folder_of_pair(data) / VERIFIER).is_file():
-        path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
-        settings = {"data": args.data, "path": path, "ar_path": verifier}
-        settings |= {} if chosen else segmentation_beside(data)
+        settings = {"data": args.data, "path": None, "ar_path": args.AR_path}
+        if args.path:
+            settings["path"], settings["ar_path"] = split_pair(args.path, args.AR_path)
+        if not chosen:
+            settings |= segmentation_beside(data)
     else:
         settings = pair_settings(data)
     if args.segmented:
@@ -251,6 +260,6 @@ def make_settings(args: Namespace) -> Settings:
         rule=choose_rule(args),
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),
-        device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
+        device=device_of(args),
         scores=False,  # which no command prints
     )

@@ -80,7 +80,9 @@ def _load(settings: Settings) -> Translator:
     settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
     models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
-    block_size = (settings.block_size or LONGEST) if settings.kind else None
+    block_size = None
+    if settings.kind is not None:
+        block_size = settings.block_size or LONGEST
     if drafter is not None:
         block_size = drafter.slots(settings.block_size)
         if settings.strategy == "specdec":
@@ -125,7 +127,8 @@ def _release(engines: Engines) -> None:
 
 def build_task(settings: Settings) -> TranslationSpecdecTask:
     """Return the task that lends languages and dictionaries to both models."""
-    source, target = settings.source_lang, settings.target_lang
+    source = settings.source_lang
+    target = settings.target_lang
     checkpoint = str(settings.ar_path or settings.path)
     if not (source and target):
         saved = load_state(checkpoint, as_transformer=True)["cfg"]["task"]
@@ -151,7 +154,9 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
 
 
 def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engine) -> Models:
-    verifier, drafter, head = None, None, None
+    verifier = None
+    drafter = None
+    head = None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
     if settings.has_drafter:
@@ -179,8 +184,9 @@ def _build_generator(
     verifier, drafter, head = models
     target = codec.target
     if settings.by_ctranslate2:
-        precision, beams = settings.precision, settings.beams
-        return CTranslate2Generator(verifier, codec, settings.limits, precision, beams=beams)
+        return CTranslate2Generator(
+            verifier, codec, settings.limits, settings.precision, beams=settings.beams
+        )
     if settings.strategy == "fairseq" or settings.searched:
         return build_beam_search(settings, task, verifier, engines.verifier)
     if writes(settings) and verifier is not None:

@@ -13,7 +13,8 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.families import limits_of
 from specdec_plugins.verifiers.folder import is_folder
 
-VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
+VERIFIER = "verifier.pt"
+DRAFTER = "drafter.pt"
 #: Tokenizer, BPE and their options by fairseq's names; files stand beside it.
 SEGMENTATION = "segmentation.json"
 ENCODERS = ("tokenizer", "bpe")
@@ -33,13 +34,15 @@ FILES = (
 
 def files_in_folder(folder: str) -> dict[str, str]:
     """Return the paths of codes and models of segmentation in a folder, by fairseq's option."""
-    models = [path.name for path in Path(folder).glob("*.model")]
-    only = {"sentencepiece_model": models if len(models) == 1 else []}
-    paths = {}
+    paths: dict[str, str] = {}
     for option, names in IN_FOLDER.items():
-        files = (os.path.join(folder, name) for name in (*names, *only.get(option, ())))
-        if (path := next(filter(os.path.isfile, files), None)) is not None:
-            paths[option] = path
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                paths.setdefault(option, path)
+    models = [path.name for path in Path(folder).glob("*.model") if path.is_file()]
+    if len(models) == 1:
+        paths.setdefault("sentencepiece_model", os.path.join(folder, models[0]))
     return paths
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,14 +29,19 @@ UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 def full_report(translator: Translator, resumed_after: int = 0, **run: object) -> JsonObject:
     """Return the report as JSON, with None for what a strategy lacks and ``run`` among the
     settings; its figures are of what came after ``resumed_after`` lines of an earlier run."""
-    settings, device = translator.settings, translator.settings.device
-    absent = UNJUDGED if settings.strategy == "drafter" else ()
+    settings = translator.settings
+    device = settings.device
+    absent: Sequence[str] = ()
+    if settings.kind is None:
+        absent = UNDRAFTED
+    elif settings.strategy == "drafter":
+        absent = UNJUDGED
     if torch.device(device).type == "cuda":
         device = f"cuda ({torch.cuda.get_device_name(device)})"
     return {
         "resumed_after_line": resumed_after,
         **translator.statistics.report(),
-        **dict.fromkeys(absent if settings.kind else UNDRAFTED),
+        **dict.fromkeys(absent),
         "settings": {**_settings(settings), **run},
         "files": {
             name: {"path": path, "sha256": model_digest(path)}
@@ -69,16 +74,16 @@ def versions() -> dict[str, str]:
 
 def _settings(settings: Settings) -> JsonObject:
     """Return all settings; None in place of those that the strategy does not use."""
-    judges = settings.strategy == "specdec" and not settings.searched
-    # Even in exact arithmetic a row's drafts may depend on other rows.
-    depends = not settings.rule.lossless and settings.controller.depends_on_batch
-    return {
-        **settings.describe(),
-        "drafts": settings.drafts_name,
-        **({} if judges else {"controller": None}),
-        "beam": settings.beams,
-        "output_depends_on_batch": depends if judges else None,
-    }
+    described = settings.describe()
+    described["drafts"] = settings.drafts_name
+    described["beam"] = settings.beams
+    depends = None
+    if settings.strategy == "specdec" and not settings.searched:
+        # Even in exact arithmetic a row's drafts may depend on other rows.
+        depends = not settings.rule.lossless and settings.controller.depends_on_batch
+    else:
+        described["controller"] = None
+    return {**described, "output_depends_on_batch": depends}
 
 
 def format_report(report: JsonObject, prefix: str = "") -> str:
@@ -119,23 +124,24 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")
+    described["encoder_options"] = {k: v for k, v in options.items() if k not in models}
+    if seed is not None:
+        described["seed"] = seed
     for name in ("data", "path", "ar_path"):
         del described[name]
     described["controller"].pop("acceptance_head", None)
     return {
         "specdec_plugins": specdec_plugins.__version__,
         "models": {name: model_digest(path) for name, path in models.items()},
-        "settings": {
-            **described,
-            "encoder_options": {k: v for k, v in options.items() if k not in models},
-            **({} if seed is None else {"seed": seed}),
-        },
+        "settings": described,
     }
 
 
 def describe_verifier(translator: Translator) -> Iterator[str]:
     """Yield a line each for encoder, decoder and dictionaries."""
-    model, codec, settings = translator.verifier, translator.codec, translator.settings
+    model = translator.verifier
+    codec = translator.codec
+    settings = translator.settings
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         width = part.layers[0].fc1.in_features
         hidden = part.layers[0].fc1.out_features

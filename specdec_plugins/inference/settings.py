@@ -101,8 +101,10 @@ class Settings(RunOptions):
                 f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "
                 "multiply its arithmetic; give --beam 1"
             )
-        strategy, penalty = self.strategy, self.limits.repetition_penalty
-        controller, kind = self.controller.name, self.kind
+        kind = self.kind
+        strategy = self.strategy
+        controller = self.controller.name
+        penalty = self.limits.repetition_penalty
         stock_or_alone = strategy not in TRACED or self.searched
         how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
         refused = {
@@ -219,10 +221,12 @@ class Settings(RunOptions):
         if self.by_ctranslate2:  # which takes the model as PyTorch has it
             return "eager", "float32", None, self.device
         engine = "eager" if self.strategy == "fairseq" else self.engine
-        drafts = self.drafter_precision if self.has_drafter else None
-        strict = self.strategy == "specdec" and self.rule == StrictRule()
-        if self.has_drafter and strict and drafts is None:
-            drafts = precision_of_drafts(engine, self.precision, self.device)
+        drafts = None
+        if self.has_drafter:
+            drafts = self.drafter_precision
+            strict = self.strategy == "specdec" and self.rule == StrictRule()
+            if strict and drafts is None:
+                drafts = precision_of_drafts(engine, self.precision, self.device)
         return engine, self.precision, drafts, self.device
 
     @property

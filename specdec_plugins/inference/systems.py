@@ -16,7 +16,10 @@ from specdec_plugins.decoding.options import option_types
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 
-AR, BEAM, DRAFTER, FAIRSEQ = "AR", "beam", "drafter", "fairseq"
+AR = "AR"
+BEAM = "beam"
+DRAFTER = "drafter"
+FAIRSEQ = "fairseq"
 #: Settings that a system may have of its own.
 SETTINGS = (
     *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
@@ -53,7 +56,10 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     values = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
-        values[key if equals else "precision"] = value if equals else key
+        if equals:
+            values[key] = value
+        else:
+            values["precision"] = part
     kinds = get_type_hints(Settings)
     keys = ("precision", "beam") if name == CTRANSLATE2 else SETTINGS
     asked = _taken(values, {key: kinds[key] for key in keys})
@@ -65,7 +71,9 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         controller = controller_of({**(options or {}), **of_controller, "controller": name})
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     elif name in OTHERS:
-        changes = OTHERS[name] | ({"rule": rule} if name in (AR, BEAM) else {})
+        changes = dict(OTHERS[name])
+        if name in (AR, BEAM):
+            changes["rule"] = rule
     else:
         known = ", ".join((*OTHERS, *CONTROLLERS))
         raise ValueError(f"--systems {text}: must begin with one of {known}")

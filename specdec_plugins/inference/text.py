@@ -33,6 +33,8 @@ from specdec_plugins.verifiers.families import family_of
 logger = logging.getLogger(__name__)
 
 LINE_ENDS = re.compile(r"[\r\n]+")
+#: Options of fairseq's tokenizers and BPEs that are settings of their own.
+OF_SETTINGS = ("tokenizer", "bpe", "source_lang", "target_lang")
 
 
 class Segmenter(Protocol):
@@ -69,7 +71,9 @@ class TextCodec:
             longest: the most source tokens, EOS and the language included.
             tokens: languages, which are in the dictionaries, but not in texts.
         """
-        self.source, self.target, self.tokens = source, target, tokens
+        self.source = source
+        self.target = target
+        self.tokens = tokens
         self.longest = longest - tokens.added
         self.segmenters = segmenters
 
@@ -111,7 +115,8 @@ class TextCodec:
 
     def encode_prefix(self, text: str | None) -> Tensor:
         """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language."""
-        words, target = tokenize_line(text or ""), self.target
+        target = self.target
+        words = tokenize_line(text or "")
         ids = [target.index(word) for word in words]
         for word, index in zip(words, ids):
             if index in (target.bos(), target.pad(), target.eos(), target.unk()):
@@ -121,7 +126,8 @@ class TextCodec:
                 )
         forced = self.tokens.forced
         # The prefix may name the language, too.
-        ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
+        if ids[: len(forced)] != forced:
+            ids = [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
     def encode_constraint(self, text: str) -> Tensor:
@@ -138,8 +144,10 @@ class TextCodec:
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
-        ignored, markers = {self.tokens.target} - {None}, self.segmenters.markers
-        text: str = self.target.string(tokens.cpu(), markers, extra_symbols_to_ignore=ignored)
+        ignored = {self.tokens.target} - {None}
+        text: str = self.target.string(
+            tokens.cpu(), self.segmenters.markers, extra_symbols_to_ignore=ignored
+        )
         for segmenter in self.segmenters.join:
             text = segmenter.decode(text)
         return LINE_ENDS.sub(" ", text)
@@ -152,9 +160,8 @@ def build_segmenters(settings: Settings) -> Segmenters:
         pieces: list[Segmenter] = [family.saved or family.pieces()]
         return Segmenters(pieces, [] if settings.keep_bpe else pieces)
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
+    known |= {name: getattr(settings, name) for name in OF_SETTINGS}
     options = Namespace(**{**files_in_folder(settings.data), **known})
-    options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
-    options.source_lang, options.target_lang = settings.source_lang, settings.target_lang
     built = []
     for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
         _check_files(flag, options)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from operator import eq
@@ -72,8 +71,9 @@ def _check_trace(path: str, count: int, output: OutputLines) -> None:
     ours = BEGINNING.startswith(start) and count <= output.done + 1
     if ours and count:
         outputs = [f"{sentence.output}\n".encode() for sentence in islice(read_trace(path), count)]
-        with open(output.path, "rb") if output.done else nullcontext(()) as lines:
-            ours = all(map(eq, outputs, islice(lines, output.done)))
+        if output.done:
+            with open(output.path, "rb") as lines:
+                ours = all(map(eq, outputs, islice(lines, output.done)))
     if not ours:
         raise InferenceError(f"--trace {path}: is not the trace of {output.path}; name another")
 
@@ -138,13 +138,19 @@ class TraceTotals(DecodingStatistics):
             self.accepted_at.update(range(1, step.accepted + 1))
 
 
+def _parents(step: StepTrace) -> Sequence[int]:
+    """Return the index of each drafted token's parent; -1 for the root."""
+    if step.parents is None:
+        return range(-1, len(step.drafted) - 1)
+    return step.parents
+
+
 def _depths(step: StepTrace) -> list[int]:
     """Return the depth of each drafted token, from 1: in a chain its number."""
-    depths: list[int] = []
-    for index in range(len(step.drafted)):
-        parent = index - 1 if step.parents is None else step.parents[index]
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return depths
+    depths = [0]  # the root's first: a token's is at its index + 1
+    for parent in _parents(step):
+        depths.append(1 + depths[parent + 1])
+    return depths[1:]
 
 
 def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
@@ -155,8 +161,7 @@ def branches(step: StepTrace) -> list[tuple[int, list[int]]]:
     """
     lines: list[tuple[int, list[int]]] = []
     line_of: dict[int, tuple[int, list[int]]] = {-1: (0, [])}
-    for index, depth in enumerate(_depths(step)):
-        parent = index - 1 if step.parents is None else step.parents[index]
+    for index, (depth, parent) in enumerate(zip(_depths(step), _parents(step))):
         line = line_of[parent]
         if line[1][-1:] != [parent]:
             below = lines.index(line) + 1 if line in lines else len(lines)

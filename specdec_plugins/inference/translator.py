@@ -96,7 +96,9 @@ class Translator:
 
     def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
         """Put the parts together; the settings' block size is the one in use, or None."""
-        self.settings, self.generator, self.codec = settings, generator, codec
+        self.settings = settings
+        self.generator = generator
+        self.codec = codec
         self._constrained = "constraints" in settings.search_options
         #: The reason why our own loop decodes in place of CTranslate2, which was asked for.
         self.not_by_ctranslate2: str | None = None
@@ -153,8 +155,7 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines: is one string; give a list of them")
-        numbered = enumerate(lines, start=1)
-        source = (line if isinstance(line, Line) else Line(n, line) for n, line in numbered)
+        source = _numbered(lines)
         if isinstance(target_prefix, str):
             source = (replace(line, target_prefix=target_prefix) for line in source)
         elif target_prefix is not None:
@@ -186,9 +187,7 @@ class Translator:
                 would be a line's, as a ``RuntimeError``). The writer, CTranslate2 and fairseq's
                 search show no steps, so that a line has one piece.
         """
-        numbered = enumerate(lines, start=1)
-        source = [line if isinstance(line, Line) else Line(n, line) for n, line in numbered]
-        items = [self._encode(line) for line in source]
+        items = [self._encode(line) for line in _numbered(lines)]
         if on_piece is not None:
             for index, item in enumerate(items):
                 take = partial(on_piece, index)
@@ -229,7 +228,7 @@ class Translator:
 
     def _encode(self, line: Line) -> _Item:
         """Return the line with its tokens, or with the reason why it cannot be decoded."""
-        source, *words = line.text.split("	") if self._constrained else [line.text]
+        source, *words = line.text.split("\t") if self._constrained else [line.text]
         ids = self.codec.encode(replace(line, text=source))
         if ids is None:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
@@ -247,7 +246,7 @@ class Translator:
         return _Item(line, None, ids, prefix, draft, constraints)
 
     def _reads_unknown(self, item: _Item) -> bool:
-        return bool((item.source == self.codec.source.unk()).any())
+        return self.codec.source.unk() in item.source
 
     def _translate_window(
         self, items: list[_Item], seed: int | None
@@ -257,10 +256,12 @@ class Translator:
         order = [item for item in items if item.translation is None]
         # The longest first: a batch that is too large for the memory fails at once.
         order.sort(key=lambda item: -len(item.source))
-        batch, generator = self.settings.batch, self.generator
+        batch = self.settings.batch
+        generator = self.generator
         forced = self.codec.tokens.begin is not None or any(len(item.prefix) for item in order)
         if isinstance(generator, SpeculativeGenerator) and generator.refills and not forced:
-            generator.rows, batch = batch, max(len(order), 1)
+            generator.rows = batch
+            batch = max(len(order), 1)
         for start in range(0, len(order) + 1, batch):
             if rows := order[start : start + batch]:
                 # Threads take turns: generators and engines keep state.
@@ -279,7 +280,9 @@ class Translator:
 
     def _decode(self, items: list[_Item]) -> None:
         """Translate a batch."""
-        device, source, target = self.settings.device, self.codec.source, self.codec.target
+        device = self.settings.device
+        source = self.codec.source
+        target = self.codec.target
         tokens = collate_tokens([item.source for item in items], source.pad(), left_pad=True)
         lengths = torch.tensor([len(item.source) for item in items])
         sample: Sample = {
@@ -316,10 +319,16 @@ class Translator:
         several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]
         best = several[0]
         output = hypotheses[0]
-        forced, trace = output.get("forced", 0), None
+        forced = output.get("forced", 0)
+        trace = None
         if "trace" in output:
-            steps, sampled = output["trace"], self.settings.rule.draws
-            trace = SentenceTrace(item.line.text, best.text, steps, best.tokens[:forced], sampled)
+            trace = SentenceTrace(
+                item.line.text,
+                best.text,
+                output["trace"],
+                best.tokens[:forced],
+                self.settings.rule.draws,
+            )
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
         unknown = self._reads_unknown(item) or self.codec.target.unk() in output["tokens"]
         return Translation(
@@ -342,6 +351,12 @@ class Translator:
             float(output["score"]) if "score" in output else None,
             output.get("positional_scores", NOTHING).tolist(),
         )
+
+
+def _numbered(lines: Iterable[Line | str]) -> Iterator[Line]:
+    """Yield lines, the strings among them by their number from 1."""
+    for number, line in enumerate(lines, start=1):
+        yield line if isinstance(line, Line) else Line(number, line)
 
 
 def _joined(document: Document, sentences: list[Translation]) -> Translation:

@@ -65,7 +65,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def at(self, batch: int) -> list[Timed]:
         """Return the modes at the largest measured batch size up to this one, else the smallest."""
         below = [size for size in self.batches if size <= batch]
-        return self.batches[max(below) if below else min(self.batches)]
+        return self.batches[max(below, default=min(self.batches))]
 
 
 def describe(settings: Settings, threads: int) -> JsonObject:
@@ -149,7 +149,9 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
-    for timed in () if table is None else table.at(settings.batch):
+    if table is None:
+        return settings
+    for timed in table.at(settings.batch):
         mode = parse_system(timed.mode, settings)
         if _suits(mode, settings):
             logger.info("as specdec-tune measured: %s", timed.mode)

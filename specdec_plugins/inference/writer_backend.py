@@ -57,7 +57,9 @@ class WriterGenerator(BatchGenerator):
         target: Dictionary,
     ) -> None:
         super().__init__(int(verifier.max_decoder_positions()), Backend("writer", "int8"))
-        self._writer, self._limits, self._with_scores = writer, settings.limits, settings.scores
+        self._writer = writer
+        self._limits = settings.limits
+        self._with_scores = settings.scores
         self._pad = target.pad()
         self._eos = target.eos()
         self._unk = target.unk()

@@ -53,7 +53,7 @@ class CopyDrafts(DraftKind):
     def source(
         self,
         options: RunOptions,
-        source: Dictionary,
+        _source: Dictionary,
         target: Dictionary,
         verifier: TransformerModelBase,
         engine: Engine,
@@ -79,7 +79,9 @@ class CopyDrafts(DraftKind):
 
 def _engine(options: RunOptions) -> tuple[str, str]:
     """Return the engine and the precision of the copy."""
-    on_gpu = torch.device(options.device).type == "cuda"
-    precision = options.drafter_precision or ("float16" if on_gpu else "int8")
-    has_none = precision == "int8" and options.engine == "eager"
-    return "auto" if has_none else options.engine, precision
+    precision = options.drafter_precision
+    if precision is None:
+        precision = "float16" if torch.device(options.device).type == "cuda" else "int8"
+    if precision == "int8" and options.engine == "eager":  # which has none
+        return "auto", precision
+    return options.engine, precision

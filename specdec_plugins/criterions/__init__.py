@@ -49,6 +49,7 @@ class SlotCriterion(FairseqCriterion):
         """
         size = sum(log.get(count, 0) for log in outputs)
         for name, key in names.items():
+            total = sum(log.get(key, 0) for log in outputs)
             # Where nothing was scored, 0 without a weight leaves fairseq's averages alone.
-            mean = sum(log.get(key, 0) for log in outputs) / size / unit if size > 0 else 0.0
+            mean = total / size / unit if size > 0 else 0.0
             metrics.log_scalar(name, mean, size, round=4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
@@ -57,25 +58,29 @@ class LabelledBlocks:
     def decided(self) -> Tensor:
         """``(batch, blocks, slots)`` True where all tokens before are accepted: only these slots
         have a label."""
-        slots = torch.arange(self.draft.size(-1), device=self.draft.device)
-        return (slots <= self.accepted[..., None]) & self.open
+        return F.pad(self.survived[..., :-1], (1, 0), value=True) & self.open
 
     @property
     def reached(self) -> Tensor:
         """``(batch, blocks, slots)`` the probability that a slot of this draft is decided."""
-        before = torch.where(self.draft == self.eos, 0.0, self.chances)[..., :-1].cumprod(-1)
-        return torch.cat([torch.ones_like(self.chances[..., :1]), before], dim=-1)
+        chances = torch.where(self.draft == self.eos, 0.0, self.chances)
+        before = chances[..., :-1].cumprod(-1)
+        return F.pad(before, (1, 0), value=1.0)
 
 
 class AcceptanceLabeller:
     """Drafts and verifies blocks of given targets; both models, which are a pair, are frozen."""
 
     def __init__(self, drafter: Drafter, scoring: Scoring, block_size: int) -> None:
-        verifier, words = drafter.verifier, drafter.verifier.decoder.dictionary
+        verifier = drafter.verifier
+        words = verifier.decoder.dictionary
+        self.block_size = block_size
+        self.padding = words.pad()
+        self.eos = drafter.eos
         self.drafter = CachedDrafter(drafter)
-        self.block_size, self.padding, self.eos = block_size, words.pad(), drafter.eos
         self.verifier = CachedVerifier(verifier, self.padding, None, drafter.feature_layers)
-        self.scoring, self.rule = scoring, scoring.rule
+        self.scoring = scoring
+        self.rule = scoring.rule
         # As when decoding with fairseq's default limits.
         self._bans = TokenBans(GenerationLimits(), self.padding, words.unk(), self.eos)
 
@@ -96,8 +101,7 @@ class AcceptanceLabeller:
             seeds: ``(batch,)``; sampling draws by the first one.
         """
         cuts = cuts.sort(1, descending=True).values
-        begin = torch.full_like(target[:, :1], self.drafter.model.begin)
-        before = torch.cat([begin, target[:, :-1]], dim=1)
+        before = F.pad(target[:, :-1], (1, 0), value=self.drafter.model.begin)
         self._read(net_input, target, before)
         devices = [cuts.device] if cuts.is_cuda else []
         # Afterwards torch's generators go on as if nothing had been drawn.
@@ -118,8 +122,9 @@ class AcceptanceLabeller:
         self.verifier.begin(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
         whole = ChainDraft.of(before[:, 1:])
+        first = before[:, 0].tolist()
         # In an empty cache the tokens are where they belong.
-        _, features, _ = self.verifier.score(before[:, 0].tolist(), whole, [0] * rows)
+        _, features, _ = self.verifier.score(first, whole, [0] * rows)
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             known = target.ne(self.padding).sum(1).tolist()
@@ -128,7 +133,8 @@ class AcceptanceLabeller:
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
         """Label the block after each row's cut; return fields of :class:`LabelledBlocks`."""
-        last = before.gather(1, cut[:, None])[:, 0].tolist()
+        tokens_before = before.gather(1, cut[:, None])
+        last = tokens_before[:, 0].tolist()
         cuts = cut.tolist()
         new = [0] * len(cuts) if self.drafter.causal else cuts
         prefixes = Prefixes(target.tolist(), new, cuts, last, None)
@@ -146,7 +152,7 @@ class AcceptanceLabeller:
         counts = self.rule.accept(draft, verification).accepted
         accepted = torch.tensor(counts, device=cut.device)
         slots = torch.arange(self.block_size, device=accepted.device)
-        chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
+        chances = (slots < accepted.unsqueeze(1)).to(draft.confidences.dtype)
         if self.rule.draws:
             after = draft.links.after.expand_as(draft.tokens)
             p = self.rule.probabilities_of(verification, draft.tokens, after)

@@ -46,12 +46,11 @@ class AcceptanceLoss(SlotCriterion):
     def __init__(self, task: "TranslationSpecdecTask", cfg: AcceptanceLossConfig) -> None:
         super().__init__(task)
         check_options(cfg, AcceptanceLossConfig)
-        self.task, self.cfg = task, cfg
+        self.task = task
+        self.cfg = cfg
         self._labeller: AcceptanceLabeller | None = None
 
-    def forward(
-        self, model: BaseFairseqModel, sample: Sample, reduce: bool = True
-    ) -> tuple[Tensor, Tensor, LogOutput]:
+    def forward(self, model: BaseFairseqModel, sample: Sample) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
         labelled = self.labeller(model)(
             sample["net_input"], sample["target"], sample["cuts"], sample["seeds"]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
@@ -56,9 +57,7 @@ class GlatLoss(SlotCriterion):
         check_options(cfg, GlatLossConfig)
         self.cfg = cfg
 
-    def forward(
-        self, model: Drafter, sample: Sample, reduce: bool = True
-    ) -> tuple[Tensor, Tensor, LogOutput]:
+    def forward(self, model: Drafter, sample: Sample) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
         read = partial(self._losses, model)
         output: DrafterOutput = model(sample, read, self.cfg.verifier_labels)
@@ -66,15 +65,16 @@ class GlatLoss(SlotCriterion):
         if self.cfg.slot_decay > 0:
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.cfg.slot_decay)
-        correct, scored = output.glanced_correct, output.blocks.scored
-        (losses, nll) = output.values
+        correct = output.glanced_correct
+        scored = output.blocks.scored
+        losses, nll = output.values
         total = weights.sum()
         weights = weights[scored]
         loss = (losses * weights).sum()
         sample_size = self.sample_size(total, sample)
         log: LogOutput = {
             "loss": loss.detach(),
-            "nll_loss": (nll * weights).sum().detach(),
+            "nll_loss": (nll * weights).sum(),
             "sample_size": sample_size.detach(),
             "weights": total.detach(),
             "ntokens": sample["ntokens"],
@@ -93,7 +93,7 @@ class GlatLoss(SlotCriterion):
     ) -> tuple[Tensor, Tensor]:
         """Return loss and negative log-likelihood of slots, ``(n,)`` in nats."""
         lprobs = logits.log_softmax(-1, dtype=torch.float32)
-        main = nll = -lprobs.gather(-1, targets.gold[:, None])[:, 0]
+        main = nll = F.nll_loss(lprobs, targets.gold, reduction="none")
         if self.cfg.verifier_labels:
             assert targets.verifier_states is not None
             assert targets.state is not None

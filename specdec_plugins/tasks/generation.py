@@ -43,7 +43,9 @@ def generation_options(
     """Return fairseq's generation options, completed by the task's (for ``--eval-bleu-args``)."""
     names = {field.name for field in fields(DecodingConfig)} - {"_name"}
     defaults = {name: getattr(cfg, name) for name in names | {"temperature", "block_size"}}
-    options = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
+    if args is None:
+        args = Namespace()
+    options = dict(args) if isinstance(args, DictConfig) else vars(args)
     return Namespace(**{"beam": 1, **defaults, **options})
 
 
@@ -89,7 +91,8 @@ def speculative_generator(
     if trains and isinstance(controller, Auto):
         # Drafters are compared by the accepted tokens of whole blocks.
         controller = Constant()
-    head, path = None, getattr(controller, "acceptance_head", None)
+    head = None
+    path = getattr(controller, "acceptance_head", None)
     if path is not None:
         head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size)
         head = head.to(next(drafter.parameters()).device)
@@ -132,9 +135,11 @@ def _engines(
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
     device = str(parameter.device)
-    drafts_in = options.drafter_precision if drafts else None
-    if drafts and strict and drafts_in is None:
-        drafts_in = precision_of_drafts(name, precision, device)
+    drafts_in = None
+    if drafts:
+        drafts_in = options.drafter_precision
+        if strict and drafts_in is None:
+            drafts_in = precision_of_drafts(name, precision, device)
     engines = choose_engines(name, precision, drafts_in, device)
     if engines.verifier.dtype != parameter.dtype:
         raise ValueError(

@@ -30,7 +30,9 @@ def _decoding_config() -> type:
             if choices := declared.metadata["choices"]:
                 kind = ChoiceEnum(choices)
             stated = field(default=declared.default, metadata={"help": help})
-            made.append((name, Optional[kind] if none else kind, stated))
+            if none:
+                kind = Optional[kind]
+            made.append((name, kind, stated))
     return make_dataclass(
         "DecodingConfig", made, bases=(FairseqDataclass,), namespace={"__module__": __name__}
     )

@@ -35,7 +35,6 @@ from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.options import check_options
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale
@@ -152,7 +151,8 @@ class TranslationSpecdecTask(TranslationTask):
         super().load_dataset(split, *args, **kwargs)
         pairs = self.datasets[split]
         # fairseq's function takes no other class.
-        pairs.__class__, pairs.slots = WholePairs, self._slots
+        pairs.__class__ = WholePairs
+        pairs.slots = self._slots
         add_languages(pairs, self.language_tokens)
 
     def build_dataset_for_inference(self, *args: object, **kwargs: object) -> FairseqDataset:
@@ -170,12 +170,18 @@ class TranslationSpecdecTask(TranslationTask):
         constraints: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
         """Generate as fairseq does; targets begin with ``prefix_tokens``, else their language."""
-        tokens, source = self.language_tokens, sample["net_input"]["src_tokens"]
+        tokens = self.language_tokens
+        source = sample["net_input"]["src_tokens"]
         if prefix_tokens is None and tokens.forced:
             prefix_tokens = source.new_tensor(tokens.forced).expand(len(source), -1)
-        begin: JsonObject = {"prefix_tokens": prefix_tokens, "bos_token": tokens.begin}
         with torch.no_grad():
-            return generator.generate(models, sample, constraints=constraints, **begin)
+            return generator.generate(
+                models,
+                sample,
+                prefix_tokens=prefix_tokens,
+                constraints=constraints,
+                bos_token=tokens.begin,
+            )
 
     def glancing_ratio(self, update: int) -> float:
         """Return the ratio: from ``start_p`` down by ``minus_p`` over ``total_up`` updates."""
@@ -184,7 +190,8 @@ class TranslationSpecdecTask(TranslationTask):
 
     def _add_noise(self, sample: Sample, seed: int, ratio: float) -> None:
         """Complete a batch by noise that depends on ``seed`` and each sentence's id alone."""
-        target, blocks = sample["target"], self.cfg.blocks_per_sentence
+        target = sample["target"]
+        blocks = self.cfg.blocks_per_sentence
         seeds = block_mask.sentence_seeds(sample["id"].to(target.device), seed)
         uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, blocks)
         # Forced tokens are never drafted.
@@ -231,14 +238,15 @@ class TranslationSpecdecTask(TranslationTask):
     def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
         """Return the generator of a validation run: it packs the present weights."""
         if self._validating is None or self._validating[0] is not model:
-            bleu = self.cfg.eval_bleu
-            args = Namespace(**json.loads(self.cfg.eval_bleu_args)) if bleu else None
+            args = None
+            if self.cfg.eval_bleu:
+                args = Namespace(**json.loads(self.cfg.eval_bleu_args))
             self._trains = True  # also in fairseq-validate, which has loaded the model
             self._validating = model, self.build_generator([model], args)
         return self._validating[1]
 
     def _inference_with_bleu(
-        self, generator: object, sample: Sample, model: BaseFairseqModel
+        self, _generator: object, sample: Sample, model: BaseFairseqModel
     ) -> LogOutput:
         # fairseq's generator was built together with the model, from its first weights.
         return super()._inference_with_bleu(self._validation_generator(model), sample, model)
@@ -274,9 +282,12 @@ class TranslationSpecdecTask(TranslationTask):
         if not drafted or (options.beam > 1 and not trains):
             check_stock_search(vars(options))
             searched = searched_models(verifiers_of(models, self.verifier), options, trains)
-            more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
             return super().build_generator(
-                searched, args, seq_gen_cls, more, prefix_allowed_tokens_fn
+                searched,
+                args,
+                seq_gen_cls,
+                {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted},
+                prefix_allowed_tokens_fn,
             )
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")

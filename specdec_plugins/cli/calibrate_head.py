@@ -32,18 +32,22 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved([("OUTPUT", args.output)], inputs.items()):
-        moved = {"data": args.data, "AR_path": args.AR_path, "drafter": args.drafter}
-        trained = calibration.TrainedHead(args.checkpoint, **moved)
+        trained = calibration.TrainedHead(
+            args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
+        )
         predictions = trained.predict(args.subset)
         temperature, bias = calibration.fit_calibration(predictions)
         head = trained.head
         head.settings = replace(head.settings, temperature=temperature, bias=bias)
         size = save_head(args.output, head)
-    before, after = (
-        calibration.report(p) for p in (predictions, predictions.at(temperature, bias))
-    )
+    before = calibration.report(predictions)
+    after = calibration.report(predictions.at(temperature, bias))
     rows = {f"uncalibrated {name}": before[name] for name in ("token", "survival")} | after
     names = ("observed", "predicted", "auroc", "ece", "brier")
-    cells = ([n, str(row["slots"]), *(f"{row[k]:.4f}" for k in names)] for n, row in rows.items())
-    put("".join(f"{line}\n" for line in markdown(("", "slots", *names), cells)))
+    heads = ("", "slots", *names)
+    cells = []
+    for name, row in rows.items():
+        figures = [f"{row[key]:.4f}" for key in names]
+        cells.append([name, str(row["slots"]), *figures])
+    put("\n".join(markdown(heads, cells)) + "\n")
     put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")

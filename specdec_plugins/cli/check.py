@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -66,13 +66,15 @@ def main(argv: Sequence[str]) -> int:
     drafter = Path(base.data) / DRAFTER
     if args.verifier.is_dir() and drafter.is_file():
         base = replace(base, path=str(drafter))
-    if not args.input_path:  # words of the dictionary are segmented already
+    lines: list[Line] = []
+    if args.input_path:
+        lines = read_text(args.input_path, args.lines)
+    else:  # words of the dictionary are segmented already
         base = replace(base, tokenizer=None, bpe=None)
-    lines = read_text(args.input_path, args.lines) if args.input_path else []
     with progress(False, LOADING):
         judge = load_translator(replace(base, precision="float64", engine="eager"))
     lines = lines or made_lines(judge, args)
-    put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
+    put("\n".join(describe_verifier(judge)) + "\n")
     lines = [line for line in lines if line.text.strip()]
     differ = compare(base, judge, lines, args)
     if is_folder(args.verifier) and find_spec("transformers") is not None:
@@ -82,21 +84,30 @@ def main(argv: Sequence[str]) -> int:
     if differ:
         put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")
         return 1
-    values = {name: getattr(args, name) for name in ("dictionaries", "source_lang", "target_lang")}
-    flags = [(f"--{n.replace('_', '-')}", str(value)) for n, value in values.items() if value]
-    words = shlex.join([str(args.verifier), *chain(*flags)])
-    # The text that was checked is not to be learnt.
-    trained = f"make-pair {words} SOURCES OUT --dry-run"
-    exact = not args.systems or any("float64" in name for name in args.systems)
-    proven = "In float64 all lines are stock fairseq's. " if exact else ""
-    put(f"{proven}Next:\n  specdec-translate {words}\n")
-    put(f"  specdec-{f'tune {words}' if base.path else trained}\n")
+    if not args.systems or any("float64" in name for name in args.systems):
+        put("In float64 all lines are stock fairseq's. ")
+    flags = {
+        "--dictionaries": args.dictionaries,
+        "--source-lang": args.source_lang,
+        "--target-lang": args.target_lang,
+    }
+    words = [str(args.verifier)]
+    for flag, value in flags.items():
+        if value:
+            words += [flag, str(value)]
+    model = shlex.join(words)
+    put(f"Next:\n  specdec-translate {model}\n")
+    if base.path:
+        put(f"  specdec-tune {model}\n")
+    else:  # the text that was checked is not to be learnt
+        put(f"  specdec-make-pair {model} SOURCES OUT --dry-run\n")
     return 0
 
 
 def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
     """Return lines of 3 to 25 random words, but none longer than the verifier takes."""
-    random, source = Random(1), judge.codec.source
+    random = Random(1)
+    source = judge.codec.source
     words = source.symbols[source.nspecial :]
     longest = judge.codec.longest - 1
     sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
@@ -124,31 +135,35 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
             references[key] = decoded(stock, lines)
         compared = zip(lines, outputs, references[key][0], strict=True)
         gaps = [gap(judge, line, a, b) for line, a, b in compared if a != b]
-        inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
+        if settings.precision == "float64" and settings.rule.lossless:
+            inexact += len(gaps)
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
         largest = f"{max(gaps):.2g}" if gaps else ""
         rows.append([f"{titled(name)}, batch {batch}", figures[0], differ, largest, figures[1]])
     for (name, _), (_, *figures) in references.items():
         rows.append([titled(name), figures[0], "", "", figures[1]])
-    threads = counted(torch.get_num_threads(), "thread")
-    put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
+    put(f"{counted(len(lines), 'line')}; {processor_name()}, ")
+    put(f"{counted(torch.get_num_threads(), 'thread')}\n")
     heads = ("system", "by", "lines unlike fairseq's", "largest gap, nats", "ms a line")
-    put("".join(f"{line}\n" for line in markdown(heads, rows)))
+    put("\n".join(markdown(heads, rows)) + "\n")
     return inexact
 
 
 def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> int:
     """Return the number of lines that transformers, in float64, translates otherwise."""
-    codec, limits = judge.codec, judge.settings.limits
+    codec = judge.codec
+    tokens = codec.tokens
+    limits = judge.settings.limits
+    positions = judge.generator.positions
     sources = [ids for line in lines if (ids := codec.encode(line)) is not None]
-    tokens, positions = codec.tokens, judge.generator.positions
     lengths = [limits.max_length(len(ids), positions) - len(tokens.forced) for ids in sources]
     expected = greedy_output(folder, sources, lengths, tokens, limits.min_len)
     outputs = decode(judge, lines)
-    return sum(
-        [codec.target.index(token) for token in ours[:length]] != theirs
-        for ours, theirs, length in zip(outputs, expected, lengths, strict=True)
-    )
+    unlike = 0
+    for ours, theirs, length in zip(outputs, expected, lengths, strict=True):
+        output = [codec.target.index(token) for token in ours[:length]]
+        unlike += output != theirs
+    return unlike
 
 
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, str]:

@@ -41,9 +41,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
-    systems = [STOCK, AR, "tree"]
-    shown = f"to compare ({STOCK} {AR} tree)"
-    add("--systems", nargs="+", metavar="SYSTEM", default=systems, help=shown)
+    add(
+        "--systems",
+        nargs="+",
+        metavar="SYSTEM",
+        default=[STOCK, AR, "tree"],
+        help=f"to compare ({STOCK} {AR} tree)",
+    )
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the results")
@@ -72,8 +76,8 @@ def main(argv: Sequence[str]) -> None:
     single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
     systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
-    usual = [name for name in (STOCK, AR) if name in systems]
-    baseline = args.baseline or [*usual, *systems][0]
+    usual = (name for name in (STOCK, AR, *systems) if name in systems)
+    baseline = args.baseline or next(usual)
     if baseline not in systems:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")
     for path in filter(None, [*args.input_path, *args.reference]):
@@ -86,11 +90,13 @@ def main(argv: Sequence[str]) -> None:
             runs = list(bar)
     command_line = shlex.join([program(), *argv])
     whole = table(experiment, runs, baseline, command_line)
-    write_whole(path := args.output_path / "table.md", [whole.encode()])
+    path = args.output_path / "table.md"
+    write_whole(path, [whole.encode()])
     groups = results(experiment, runs)
     write_records(groups, args.output_path)
-    for name, figure in () if args.no_plots else draw(groups):
-        save_figure(figure, args.output_path / name)
+    if not args.no_plots:
+        for name, figure in draw(groups):
+            save_figure(figure, args.output_path / name)
     if not args.quiet:
         brief = table(experiment, runs, baseline, command_line, brief=True)
         put(f"{brief}\n{path} has all columns, and says what they mean.\n")
@@ -101,15 +107,17 @@ def prepare(
 ) -> Experiment:
     """Return the experiment, with the verifier converted to ``folder`` if CTranslate2 is a system;
     refuse models that cannot be used before anything is written."""
-    drafted = any(settings.has_drafter for settings in systems.values())
-    checked = base if drafted else parse_system(AR, base)
+    if not any(settings.has_drafter for settings in systems.values()):
+        base = parse_system(AR, base)
     converted = [name for name, settings in systems.items() if settings.by_ctranslate2]
     for name in converted:
         if reason := obstacle(systems[name]):
             raise ValueError(f"--systems {name}: {reason}")
-    translator = load_translator(replace(checked, **PLAIN))
+    translator = load_translator(replace(base, **PLAIN))
+    model = None
     if converted:
-        convert_verifier(translator.verifier, translator.codec, folder)
+        model = folder
+        convert_verifier(translator.verifier, translator.codec, model)
     texts = zip(args.input_path, args.reference)
     return Experiment(
         systems=systems,
@@ -118,5 +126,5 @@ def prepare(
         batches=tuple(dict.fromkeys(args.batch)),
         threads=tuple(dict.fromkeys(args.threads)),
         warmup=args.warmup,
-        model=folder if converted else None,
+        model=model,
     )

@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("source", metavar="SOURCE", help="a checkpoint of fairseq-train, or a transformers folder")
+    source = "a checkpoint of fairseq-train, or a transformers folder"
+    add("verifier", metavar="SOURCE", type=Path, help=source)
     add("target", metavar="TARGET", help="the file to write")
     add("-s", "--source-lang", metavar="LANG", help="language to record")
     add("-t", "--target-lang", metavar="LANG", help="language to record")
@@ -51,9 +52,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     if (args.draft_vocabulary is None) != (args.draft_text is None):
         raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
-    # As commands name it that take a verifier.
-    args.verifier = Path(args.source)
-    inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
+    inputs = [("SOURCE", str(args.verifier)), ("--draft-text", args.draft_text)]
     if args.to:
         os.makedirs(args.target, exist_ok=True)
         with reserved([("TARGET", os.path.join(args.target, CONFIG))], inputs):
@@ -62,15 +61,17 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
     languages = args.source_lang, args.target_lang
-    draft_from = (args.draft_vocabulary, args.draft_text) if args.draft_text else None
+    draft_from = None
+    if args.draft_text:
+        draft_from = (args.draft_vocabulary, args.draft_text)
     with reserved([("TARGET", args.target)], inputs):
-        if is_folder(args.source):
+        if is_folder(args.verifier):
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
-            write_dictionaries(args.source, Path(args.target).parent, languages)
+            write_dictionaries(args.verifier, Path(args.target).parent, languages)
         training = Training(languages, args.dictionaries)
         size = export_checkpoint(
-            args.source, args.target, training, draft_from, args.as_transformer, args.half
+            str(args.verifier), args.target, training, draft_from, args.as_transformer, args.half
         )
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
 
@@ -81,8 +82,10 @@ def to_transformers(settings: Settings, folder: Path, half: bool) -> None:
     verifier = load_verifier(str(settings.ar_path), task)
     if task.multilingual is not None:
         raise CheckpointError("--to transformers: the model has tokens of languages, or BOS")
+    if half:
+        verifier = verifier.half()
     languages = task.cfg.source_lang, task.cfg.target_lang
-    write_folder(verifier.half() if half else verifier, task.target_dictionary, languages, folder)
+    write_folder(verifier, task.target_dictionary, languages, folder)
     data = Path(settings.data)
     for name in (SEGMENTATION, *map(os.path.basename, files_in_folder(settings.data).values())):
         if (data / name).is_file():

@@ -17,15 +17,15 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.files.command import command, put, tell
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines, check_drafts
-from specdec_plugins.files.output import JsonObject, reserved, write_json, write_whole
-from specdec_plugins.inference import Settings, Translation, load_translator
+from specdec_plugins.files.output import reserved, write_json, write_whole
+from specdec_plugins.inference import Settings, Translation, Translator, load_translator
 from specdec_plugins.inference.documents import FORMATS
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
@@ -43,8 +43,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = TranslationParser(__doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
-    formats = ("text", *FORMATS)
-    add("--format", choices=formats, default="text", help="of input and output (text: lines)")
+    add(
+        "--format",
+        choices=("text", *FORMATS),
+        default="text",
+        help="of input and output (text: lines)",
+    )
     add = parser.output.add_argument
     add("--output-path", metavar="FILE", default="-", help="one translation a line; -: stdout")
     add("--resume", action="store_true", help="continue after the finished lines")
@@ -59,18 +63,28 @@ def main(argv: Sequence[str]) -> None:
     """Translate the input to the output, and report."""
     args = parse(argv)
     settings = replace(make_settings(args), trace=bool(args.trace))
-    names = ("--output-path", "--trace", "--stats-json")
-    outputs = list(zip(names, (args.output_path, args.trace, args.stats_json)))
+    outputs = {
+        "--output-path": args.output_path,
+        "--trace": args.trace,
+        "--stats-json": args.stats_json,
+    }
     beside = ("the file for --resume,", resume_path(args.output_path))
-    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
+    check_run(settings, [*outputs.items(), beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
-    if args.format != "text":
-        with reserved(outputs):
+    with reserved(outputs.items()):
+        if args.format == "text":
+            _translate_lines(args, settings)
+        else:
             _translate_document(args, settings)
-        return
-    drafts = InputLines.open(os.path.abspath(p)) if (p := settings.drafts_path) else nullcontext()
-    with reserved(outputs), InputLines.open(args.input_path) as lines, drafts as lines.drafts:
+
+
+def _translate_lines(args: argparse.Namespace, settings: Settings) -> None:
+    """Translate a text line by line, or what an earlier run left of it."""
+    drafts: AbstractContextManager[InputLines | None] = nullcontext()
+    if settings.drafts_path:
+        drafts = InputLines.open(os.path.abspath(settings.drafts_path))
+    with InputLines.open(args.input_path) as lines, drafts as lines.drafts:
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         if lines.drafts is not None and lines.path is not None:
@@ -81,36 +95,48 @@ def main(argv: Sequence[str]) -> None:
             translator = load_translator(settings)
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
+
         window = 1 if lines.typed else settings.window
-        if works := resume.skip(lines, window):
-            hidden = args.no_progress_bar or lines.typed
-            hidden |= args.output_path == STANDARD and sys.stdout.isatty()
-            counts: JsonObject = {"initial": output.done, "total": lines.total(), "unit": "line"}
-            results = warned(translator.translate(lines, window, seed=args.seed), output.done)
-            if lines.typed:
-                tell("type sentences, one a line; Ctrl-D ends")
-            try:
-                with progress(hidden, iterable=results, **counts) as bar:
-                    resume.write(bar, trace)
-            except BrokenPipeError as error:
-                if not (args.trace or args.stats_json):
-                    raise
-                fault = "standard output: its reader left, other outputs are cut off"
-                raise InferenceError(fault) from error
-            remedy = "; lines before are kept, go on with --resume"
-            lines.check(remedy if output.resumable else "")
-            if next(iter(lines.drafts or ()), None) is not None:
-                raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
-        else:
+        if not resume.skip(lines, window):
             logger.warning("%s is complete; nothing to do", args.output_path)
-        report = full_report(translator, output.done, seed=args.seed)
-        if not args.quiet:
-            tell(format_report(report) if args.stats else str(translator.statistics))
-        # The figures of the run that did the work stay.
-        if args.stats_json and (works or not os.path.exists(args.stats_json)):
-            write_json(Path(args.stats_json), report)
-        if works:
-            resume.finish()
+            _report(args, translator, output.done, works=False)
+            return
+        results = warned(translator.translate(lines, window, seed=args.seed), output.done)
+        if lines.typed:
+            tell("type sentences, one a line; Ctrl-D ends")
+        hidden = args.no_progress_bar or lines.typed
+        hidden |= args.output_path == STANDARD and sys.stdout.isatty()
+        total = lines.total()
+        try:
+            with progress(
+                hidden, iterable=results, initial=output.done, total=total, unit="line"
+            ) as bar:
+                resume.write(bar, trace)
+        except BrokenPipeError as error:
+            if not (args.trace or args.stats_json):
+                raise
+            fault = "standard output: its reader left, other outputs are cut off"
+            raise InferenceError(fault) from error
+        remedy = ""
+        if output.resumable:
+            remedy = "; lines before are kept, go on with --resume"
+        lines.check(remedy)
+        if next(iter(lines.drafts or ()), None) is not None:
+            raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
+        _report(args, translator, output.done, works=True)
+        resume.finish()
+
+
+def _report(args: argparse.Namespace, translator: Translator, done: int, works: bool) -> None:
+    """Print the figures of a run that began after ``done`` lines, and write them; if it had nothing
+    to do, those of the run that did the work stay."""
+    report = full_report(translator, done, seed=args.seed)
+    if args.stats and not args.quiet:
+        tell(format_report(report))
+    elif not args.quiet:
+        tell(str(translator.statistics))
+    if args.stats_json and (works or not os.path.exists(args.stats_json)):
+        write_json(Path(args.stats_json), report)
 
 
 def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
@@ -126,9 +152,12 @@ def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
     for flag, is_refused in refused.items():
         if is_refused:
             raise ValueError(f"{flag}: does not work with --format {args.format}")
-    name = "standard input" if args.input_path == STANDARD else args.input_path
-    with sys.stdin.buffer if args.input_path == STANDARD else open(args.input_path, "rb") as file:
-        data = file.read()
+    if args.input_path == STANDARD:
+        name = "standard input"
+        data = sys.stdin.buffer.read()
+    else:
+        name = args.input_path
+        data = Path(name).read_bytes()
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -141,7 +170,8 @@ def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
         translator = load_translator(settings)
         results = translator.translate(document.sentences, seed=args.seed)
         output = document.joined([result.line for result in warned(results, 0)])
-    output = output.replace("\n", "\r\n" if "\r\n" in text else "\n")
+    if "\r\n" in text:
+        output = output.replace("\n", "\r\n")
     if args.output_path == STANDARD:
         put(output)
     else:

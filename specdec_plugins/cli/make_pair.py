@@ -19,14 +19,13 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import ConfigError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.flags import (
     add_encoder_flags,
     add_verifier_flags,
+    device_of,
     encoder_options,
     settings_of_verifier,
 )
@@ -45,9 +44,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("sources", metavar="SOURCES", type=Path, help="raw text in the source language")
     add("out", metavar="OUT", type=Path, help="the folder to make; the pair is OUT/pair")
     budget = parser.add_mutually_exclusive_group()
-    hours, updates = "hours for all stages (4)", "updates of the drafter's training"
-    budget.add_argument("--hours", metavar="H", type=float, default=4.0, help=hours)
-    budget.add_argument("--updates", metavar="N", type=positive, help=updates)
+    budget.add_argument(
+        "--hours", metavar="H", type=float, default=4.0, help="hours for all stages (4)"
+    )
+    budget.add_argument(
+        "--updates", metavar="N", type=positive, help="updates of the drafter's training"
+    )
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=positive, help="processes that distil (needs Ray)")
     add("--dry-run", action="store_true", help="print the recipe and the hours to expect")
@@ -63,8 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job of a command line."""
     check_enough(args.sources)
-    on_gpu = torch.cuda.is_available() and not args.cpu
-    options: JsonObject = {"device": "cuda" if on_gpu else "cpu"}
+    options: JsonObject = {"device": device_of(args)}
     encoders = {name: getattr(args, name) for name in ENCODERS}
     if any(encoders.values()):
         options |= {**encoders, "encoder_options": encoder_options(args)}
@@ -104,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     job = job_of(args)
     if args.dry_run:
-        put("".join(f"{line}\n" for line in rehearse(job)))
+        put("\n".join(rehearse(job)) + "\n")
         return 0
     if make(job)["train"]["interrupted"]:
         job.say("interrupted: the best drafter so far is in its place, the same command goes on")

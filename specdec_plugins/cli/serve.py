@@ -59,24 +59,20 @@ def main(argv: Sequence[str]) -> None:
         fault = f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
         raise InferenceError(fault) from error
     logger.setLevel(logging.INFO)
-    keys = args.api_key_file.read_text("utf-8").split() if args.api_key_file else ()
-    if args.api_key_file and not keys:
-        raise InferenceError(f"{args.api_key_file}: has no key")
+    keys: list[str] = []
+    if args.api_key_file:
+        keys = args.api_key_file.read_text("utf-8").split()
+        if not keys:
+            raise InferenceError(f"{args.api_key_file}: has no key")
+    options = {"beam": args.beam, "nbest": args.beam, "precision": args.precision, "scores": False}
+    models = [as_tuned(Settings.of_model(path, **options)) for path in args.models]
     count = args.workers or max(1, cores() // args.threads)
-    workers = Workers(
-        [_settings(path, args.precision, args.beam) for path in args.models], count, args.threads
-    )
+    workers = Workers(models, count, args.threads)
     limits = Limits(args.max_characters, args.timeout, args.max_requests)
     app = Service(workers, limits, keys).app()
     logger.info("loading the models; then at http://%s:%d", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
     uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
-
-
-def _settings(path: Path, precision: str, beam: int) -> Settings:
-    return as_tuned(
-        Settings.of_model(path, beam=beam, nbest=beam, precision=precision, scores=False)
-    )
 
 
 if __name__ == "__main__":

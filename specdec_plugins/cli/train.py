@@ -61,7 +61,8 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     """Return a command line that names this package's folder and task, unless it names others."""
     values, others = known(argv, ["--user-dir", "--task"])
     folder = Path(values["user_dir"] or PACKAGE)
-    folder = PACKAGE if folder.name == PACKAGE.name else folder
+    if folder.name == PACKAGE.name:
+        folder = PACKAGE
     return [*others, "--user-dir", str(folder), "--task", values["task"] or TASK]
 
 
@@ -82,6 +83,7 @@ def unfit(argv: Sequence[str], error: Exception) -> str:
     from fairseq import options
 
     args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
-    saved = vars(load_state(str(error).removeprefix(UNFIT).partition(";")[0])["cfg"]["model"])
+    checkpoint = str(error).removeprefix(UNFIT).partition(";")[0]
+    saved = vars(load_state(checkpoint)["cfg"]["model"])
     differ = [name for name in saved if name in args and args[name] != saved[name]]
     return ", ".join(f"{flag(name)} {args[name]}: it has {saved[name]}" for name in differ)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,17 +62,15 @@ def main(argv: Sequence[str]) -> None:
         missing = corpus.pending(shards, args.output_path)
         total = sum(map(corpus.count_lines, shards.values()))
         left = corpus.count_lines(missing)
-        counts: Iterable[int] = ()
-        if missing:
-            counts = translate_shards(missing, settings, args.seed, args.workers, args.threads)
-        hidden = args.no_progress_bar
-        with progress(hidden, total=total, initial=total - left, unit="line") as bar:
-            for count in counts:
+        before = total - left
+        with progress(args.no_progress_bar, total=total, initial=before, unit="line") as bar:
+            for count in translate_shards(missing, settings, args.seed, args.workers, args.threads):
                 bar.update(count)
         after = corpus.describe_job(files, settings, args.seed, args.shard_lines)
         if other := differing(about, after):
-            fault = f"{other}: was replaced while the corpus was translated"
-            raise InferenceError(f"{fault}; {corpus.REMEDY}")
+            raise InferenceError(
+                f"{other}: was replaced while the corpus was translated; {corpus.REMEDY}"
+            )
         corpus.finish(shards, args.output_path)
     if not args.quiet:
-        tell(f"{left} lines of {len(shards)} files translated, {total - left} before")
+        tell(f"{left} lines of {len(shards)} files translated, {before} before")

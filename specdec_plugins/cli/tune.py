@@ -57,14 +57,17 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     sizes = list(dict.fromkeys(args.batch))
     # On a CPU it depends on the machine what pays.
-    args.batch, args.cpu = sizes[0], True
+    args.batch = sizes[0]
+    args.cpu = True
     settings = make_settings(args)
     choose_threads()
     threads = torch.get_num_threads()
     key = describe(settings, threads)
-    stored = load_table(key) if args.check else None
-    if args.check and stored is None:
-        raise ValueError("--check: no table of this pair is stored here; run without it first")
+    stored = None
+    if args.check:
+        stored = load_table(key)
+        if stored is None:
+            raise ValueError("--check: no table of this pair is stored here; run without it first")
     with progress(args.no_progress_bar, "loading") as bar:
         modes = rivals(stored, settings, sizes) if stored else list_modes(settings)
         trial = Trial(settings, modes, bar.set_description_str)
@@ -79,9 +82,10 @@ def main(argv: Sequence[str]) -> None:
     about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
     show(f"{', '.join(about)}\n")
     for size, timed in batches.items():
-        show("".join(f"{line}\n" for line in _table(size, timed)))
+        show("\n".join(_table(size, timed)) + "\n")
         if stored is not None:
-            chosen = next(item for item in timed if item.mode == stored.at(size)[0].mode)
+            best = stored.at(size)[0]
+            chosen = next(item for item in timed if item.mode == best.mode)
             slower = 100 * (chosen.middle / timed[0].middle - 1)
             how = f"{slower:.1f} % slower than" if slower else "still"
             show(f"Stored: {chosen.mode}, {how} the fastest.\n")
@@ -89,7 +93,8 @@ def main(argv: Sequence[str]) -> None:
         show(f"\nNot tried: what pip install 'specdec-plugins[{','.join(missing)}]' adds.\n")
     if stored is None:
         ours = {size: [t for t in timed if t.mode != STOCK] for size, timed in batches.items()}
-        write_json(path := table_path(key), Table(key, ours))
+        path = table_path(key)
+        write_json(path, Table(key, ours))
         show(f"\nStored in {path}.\n")
         show(f"With these flags, specdec-translate {args.data} now decodes so.\n")
     else:

@@ -22,10 +22,13 @@ from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import load_upgraded, save_state
 from specdec_plugins.host.checkpoints import without_copies
 
+#: Names of a training's checkpoints, by their number's kind.
+PATTERNS = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
+
 
 def last_checkpoints(folder: Path, by: str, count: int) -> list[Path]:
     """Return the last checkpoints of a training, numbered by ``epoch`` or by ``update``."""
-    name = re.compile(r"checkpoint(\d+)\.pt" if by == "epoch" else r"checkpoint_\d+_(\d+)\.pt")
+    name = re.compile(PATTERNS[by])
     numbers = {path: int(match[1]) for path in folder.iterdir() if (match := name.match(path.name))}
     if len(numbers) < count:
         sys.exit(f"average_checkpoints.py: {folder}: holds {len(numbers)} checkpoints, not {count}")
@@ -57,12 +60,12 @@ def main() -> None:
     parser.add_argument("--output", required=True, type=Path, metavar="FILE")
     parser.add_argument("--as-transformer", action="store_true")
     counts = parser.add_mutually_exclusive_group()
-    for by in ("epoch", "update"):
+    for by in PATTERNS:
         counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
     args = parser.parse_args()
     register()  # with fairseq, so that drafters' checkpoints can be read
     paths = args.inputs
-    for by in ("epoch", "update"):
+    for by in PATTERNS:
         if count := getattr(args, by):
             paths = last_checkpoints(args.inputs[0], by, count)
     average(paths, args.output, args.as_transformer)

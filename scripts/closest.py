@@ -23,16 +23,24 @@ METRIC = BLEU(effective_order=True, tokenize="none")
 
 def words(text: str) -> str:
     """Return text whose subwords are joined."""
-    return f"{text} ".replace("@@ ", "").rstrip()
+    joined = f"{text} ".replace("@@ ", "")
+    return joined.rstrip()
+
+
+def lines_of(path: str) -> list[str]:
+    """Return the lines of a file, which end at line feeds and nowhere else."""
+    content = Path(path).read_bytes()
+    return content.decode().split("\n")[:-1]
 
 
 def main() -> None:
     """Write the closest outputs to standard output."""
-    beams, references = (Path(path).read_bytes().decode().split("\n") for path in sys.argv[1:3])
-    for beam, reference in zip(beams[:-1], references[:-1], strict=True):
+    beams, references = map(lines_of, sys.argv[1:3])
+    for beam, reference in zip(beams, references, strict=True):
         wanted = [words(reference)]
         scores = {out: METRIC.sentence_score(words(out), wanted).score for out in beam.split("\t")}
-        sys.stdout.buffer.write(f"{max(scores, key=scores.__getitem__)}\n".encode())
+        closest = max(scores, key=scores.__getitem__)
+        sys.stdout.buffer.write(closest.encode() + b"\n")
 
 
 if __name__ == "__main__":

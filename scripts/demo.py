@@ -37,7 +37,8 @@ from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = min(80, shutil.get_terminal_size().columns)
-BEGIN, FINISH = "\ue000", "\ue001"
+BEGIN = "\ue000"
+FINISH = "\ue001"
 """Marks of drafted text while lines are filled: each as wide as a bracket, and in no text."""
 COLOURED = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 DRAFTED = ("\x1b[1;32m", "\x1b[0m") if COLOURED else ("[", "]")
@@ -50,11 +51,15 @@ NEXT = """
     specdec-translate {model}/verifier.pt      (a verifier without a drafter, as yours)
 
 """
-SHOWN, WARM = 8, 4
-"""Translations that are shown, and sentences that a system decodes before it is timed."""
+SHOWN = 8
+"""Translations that are shown."""
+WARM = 4
+"""Sentences that a system decodes before it is timed."""
 Timed = dict[str, tuple[float, list[str]]]
 """Median seconds of all sentences, and the translations, by system."""
-BEAM, BASELINE, STRICT = "fairseq's beam search", "fairseq's greedy search", "drafts of the drafter"
+BEAM = "fairseq's beam search"
+BASELINE = "fairseq's greedy search"
+STRICT = "drafts of the drafter"
 SYSTEMS = {
     BEAM: "fairseq@beam=5",
     BASELINE: "fairseq@beam=1",
@@ -68,7 +73,8 @@ SYSTEMS = {
 def main(argv: list[str]) -> None:
     """Show translations, and what each system takes."""
     parser = Parser(__doc__)
-    add, model = parser.add_argument, ROOT / "checkpoints" / "wmt.en-de"
+    add = parser.add_argument
+    model = ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     add("--precision", choices=("float32", "int8"), default="float32", help="of all but fairseq")
@@ -85,11 +91,14 @@ def main(argv: list[str]) -> None:
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
         show(source.text, translation)
-    recorders, ours.generator.observers = ours.generator.observers, []  # they take time
+    recorders = ours.generator.observers
+    ours.generator.observers = []  # they take time
     table(measure(base, ours, sources, args.repeats), ours, args.repeats)
     ours.generator.observers = recorders
     talk(ours)
-    put(NEXT.format(model=model.relative_to(ROOT) if model.is_relative_to(ROOT) else model))
+    if model.is_relative_to(ROOT):
+        model = model.relative_to(ROOT)
+    put(NEXT.format(model=model))
 
 
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
@@ -98,7 +107,8 @@ def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int)
     with progress(False, total=len(SYSTEMS) * repeats, unit="run", leave=False) as bar:
         for name, text in SYSTEMS.items():
             bar.set_description_str(f"timing {name}")
-            settings, seconds = parse_system(text, base), []
+            seconds = []
+            settings = parse_system(text, base)
             system = ours if name == STRICT else load_translator(settings)
             if settings.drafts and not system.settings.kind:
                 continue  # no int8 is installed, or all is in int8
@@ -121,8 +131,10 @@ def fill(text: str) -> str:
 def show(source: str, translation: Translation) -> None:
     """Print a sentence, and its translation with what was drafted marked."""
     steps = counted(len(translation.accepted), "step")
-    lines = fill(marked(translation)).replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
-    put(f"{fill(source)}\n{lines}\n  {counted(len(translation.tokens), 'token')} in {steps}\n\n")
+    tokens = counted(len(translation.tokens), "token")
+    lines = fill(marked(translation))
+    lines = lines.replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
+    put(f"{fill(source)}\n{lines}\n  {tokens} in {steps}\n\n")
 
 
 def marked(translation: Translation) -> str:
@@ -135,7 +147,9 @@ def marked(translation: Translation) -> str:
     assert translation.trace is not None
     for number, step in enumerate(translation.trace.steps, 1):
         for slot, token in enumerate([*step.drafted[: step.accepted], step.bonus]):
-            bare = "" if token in (None, "</s>") else html.unescape(token.removesuffix("@@"))
+            if token in (None, "</s>"):
+                continue
+            bare = html.unescape(token.removesuffix("@@"))
             drafter = number if slot < step.accepted else 0
             letters += [(letter, drafter) for letter in bare if letter not in "\u2581 "]
     text = translation.text
@@ -149,7 +163,9 @@ def marked(translation: Translation) -> str:
     out = ""
     for step, group in groupby(zip(steps, text), lambda pair: pair[0]):
         piece = "".join(letter for _, letter in group)
-        out += f"{BEGIN}{piece}{FINISH}" if step else piece
+        if step:
+            piece = f"{BEGIN}{piece}{FINISH}"
+        out += piece
     return out
 
 
@@ -158,7 +174,10 @@ def table(timed: Timed, ours: Translator, repeats: int) -> None:
     base, expected = timed[BASELINE]
     put(f"\n  {'':23}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
     for name, (seconds, texts) in timed.items():
-        same = "" if name == BEAM else f"{sum(map(str.__eq__, texts, expected))}/{len(texts)}"
+        same = ""
+        if name != BEAM:
+            equal = sum(map(str.__eq__, texts, expected))
+            same = f"{equal}/{len(texts)}"
         milliseconds = 1000 * seconds / len(texts)
         put(f"  {name:23}  {milliseconds:13.1f}  {base / seconds:13.1f}  {same:>10}\n")
     notes = (

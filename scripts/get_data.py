@@ -34,7 +34,8 @@ MULTI30K = (
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 )
 SPLITS = {"train": ("train", 29000), "valid": ("val", 1014), "test": ("test_2016_flickr", 1000)}
-STATMT, STATMT16 = "https://www.statmt.org/", "https://data.statmt.org/wmt16/translation-task/"
+STATMT = "https://www.statmt.org/"
+STATMT16 = "https://data.statmt.org/wmt16/translation-task/"
 WMT = {
     "wmt14": {
         f"{STATMT}wmt13/training-parallel-europarl-v7.tgz": "europarl-v7.de-en",
@@ -54,7 +55,8 @@ def fetch(url: str, out: Path, mirror: str | None) -> Path:
     """Download a file to ``out/download``, unless it is there."""
     path = out / "download" / url.rpartition("/")[2]
     if not path.exists():
-        url = f"{mirror}/{path.name}" if mirror else url
+        if mirror:
+            url = f"{mirror}/{path.name}"
         print(f"downloading {url}", file=sys.stderr)
         with urllib.request.urlopen(url) as response, whole_file(path) as file:
             shutil.copyfileobj(response, file)
@@ -63,15 +65,24 @@ def fetch(url: str, out: Path, mirror: str | None) -> Path:
 
 def extract(archive: Path, name: str) -> Path:
     """Bring the file of this name, from whatever folder of an archive, beside it."""
-    path, is_zip = archive.with_name(name), archive.suffix == ".zip"
-    if not path.exists():
-        with zipfile.ZipFile(archive) if is_zip else tarfile.open(archive) as opened:
-            names = opened.namelist() if is_zip else opened.getnames()
-            member = next(member for member in names if member.rpartition("/")[2] == name)
-            with whole_file(path) as file:
-                source = opened.open(member) if is_zip else opened.extractfile(member)
-                shutil.copyfileobj(source, file)
+    path = archive.with_name(name)
+    if path.exists():
+        return path
+    with ExitStack() as stack:
+        if archive.suffix == ".zip":
+            zipped = stack.enter_context(zipfile.ZipFile(archive))
+            source = zipped.open(member_of(zipped.namelist(), name))
+        else:
+            packed = stack.enter_context(tarfile.open(archive))
+            source = packed.extractfile(member_of(packed.getnames(), name))
+        with whole_file(path) as file:
+            shutil.copyfileobj(source, file)
     return path
+
+
+def member_of(members: list[str], name: str) -> str:
+    """Return the member of an archive that has this name, in whatever folder."""
+    return next(member for member in members if Path(member).name == name)
 
 
 def is_clean(source: str, target: str) -> bool:
@@ -101,7 +112,8 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
                 subprocess.run(command, stdout=file, check=True)
     with ExitStack() as stack:
         languages = LANGUAGES[corpus]
-        texts = [stack.enter_context(whole_file(out / f"train.{lang}")) for lang in languages]
+        paths = [out / f"train.{lang}" for lang in languages]
+        texts = [stack.enter_context(whole_file(path)) for path in paths]
         for url, name in WMT[corpus].items():
             archive = fetch(url, out, mirror)
             sides = [extract(archive, f"{name}.{lang}") for lang in languages]
@@ -113,7 +125,8 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
                     sys.exit(f"get_data.py: the sides of {name} differ in number of lines")
                 if is_clean(*pair):
                     for text, line in zip(texts, pair):
-                        text.write(f"{' '.join(line.split())}\n".encode())
+                        cleaned = " ".join(line.split())
+                        text.write(cleaned.encode() + b"\n")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engines
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
@@ -65,15 +65,18 @@ class Bench:
     """A device, models in several precisions, and the file of results."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.device = args, torch.device(args.device)
+        self.args = args
+        self.device = torch.device(args.device)
         self.cuda = self.device.type == "cuda"
         args.out.mkdir(parents=True, exist_ok=True)
         self._file = (args.out / "results.jsonl").open("a", encoding="utf-8")
         settings = Settings.of_model(args.pair, engine="eager", precision="float32", device="cpu")
         translator = load_translator(settings)
         generator: Any = translator.generator
-        self._models, self.codec = (generator.model, generator.drafter), translator.codec
-        lines = args.source.read_text("utf-8").splitlines()[: args.lines]
+        self._models = (generator.model, generator.drafter)
+        self.codec = translator.codec
+        text = args.source.read_text("utf-8")
+        lines = text.splitlines()[: args.lines]
         encoded = (self.codec.encode(Line(number, line)) for number, line in enumerate(lines, 1))
         self.sources = sorted((ids for ids in encoded if ids is not None), key=len)
 
@@ -85,16 +88,16 @@ class Bench:
     def pair(self, precision: str, *models: Any) -> tuple[Any, Any, Any]:
         """Return the verifier, its drafter, and the verifier once more for fairseq."""
         verifier, drafter = models or self._models
-        verifier, drafter, stock = (
-            deepcopy(model).eval().to(self.device, getattr(torch, precision))
-            for model in (verifier, drafter, verifier)
-        )
+        copies = [deepcopy(model).eval() for model in (verifier, drafter, verifier)]
+        dtype = getattr(torch, precision)
+        verifier, drafter, stock = (model.to(self.device, dtype) for model in copies)
         stock.prepare_for_inference_(SimpleNamespace(generation=SimpleNamespace(beam=1)))
         return verifier, drafter, stock
 
     def batches(self, sources: Sequence[torch.Tensor], rows: int) -> list[Any]:
         """Return samples of ``rows`` sentences, in order."""
-        made, pad = [], self.codec.source.pad()
+        made = []
+        pad = self.codec.source.pad()
         for some in (sources[start : start + rows] for start in range(0, len(sources), rows)):
             tokens = collate_tokens(some, pad, left_pad=True).to(self.device)
             lengths = torch.tensor([len(ids) for ids in some]).to(self.device)
@@ -111,8 +114,12 @@ class Bench:
             plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
             return CTranslate2Generator(plain, self.codec, limits, precision, self.device.type)
         kind = name.removesuffix(" eager")
-        recorded = CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
-        engine = recorded if kind == name else EagerEngine(precision)
+        if kind != name:
+            engine: Engine = EagerEngine(precision)
+        elif self.cuda:
+            engine = CudaGraphsEngine(precision)
+        else:
+            engine = CudaGraphsEngine(precision, record=lambda part: part)
         controller = deepcopy(CONTROLLERS[kind][0])
         scripted = rule[0] if rule and kind == "chain" else None
         return build_generator(verifier, drafter, words, limits=limits, controller=controller,
@@ -122,7 +129,9 @@ class Bench:
         """Return the median seconds of a call in five rounds of twenty; on a CPU of one."""
         timer = Timer("call()", globals={"call": call})
         timer.timeit(2)
-        return median(timer.timeit(20 if self.cuda else 1).mean for _ in range(5))
+        calls = 20 if self.cuda else 1
+        means = [timer.timeit(calls).mean for _ in range(5)]
+        return median(means)
 
 
 def decode(generator: Any, batches: Sequence[Any]) -> list[list[int]]:
@@ -132,13 +141,13 @@ def decode(generator: Any, batches: Sequence[Any]) -> list[list[int]]:
 
 def exact(bench: Bench) -> None:
     """Compare the output of every system with stock fairseq's greedy search in float64."""
-    words, limits = bench.codec.target, ORDINARY
-    stock = bench.system("fairseq", bench.pair("float64"), words, "float64", limits)
+    words = bench.codec.target
+    stock = bench.system("fairseq", bench.pair("float64"), words, "float64", ORDINARY)
     expected = decode(stock, bench.batches(bench.sources, 1))
     for precision in bench.args.exact:
         models = bench.pair(precision)
         for rows, name in product(bench.args.batch, ("AR", "chain", "tree 32")):
-            generator = bench.system(name, models, words, precision, limits)
+            generator = bench.system(name, models, words, precision, ORDINARY)
             outputs = decode(generator, bench.batches(bench.sources, rows))
             differ = sum(a != b for a, b in zip(outputs, expected, strict=True))
             about = {"system": name, "precision": precision, "batch": rows, "differ": differ}
@@ -148,7 +157,8 @@ def exact(bench: Bench) -> None:
 @torch.no_grad()
 def steps(bench: Bench) -> None:
     """Time a step and the copy of its outcome to the host, and list its slowest kernels."""
-    activities = [getattr(torch.profiler.ProfilerActivity, bench.device.type.upper())]
+    kind = bench.device.type.upper()
+    activities = [getattr(torch.profiler.ProfilerActivity, kind)]
     for precision in bench.args.precisions:
         models = bench.pair(precision)
         for rows, name in product(bench.args.batch, CONTROLLERS):
@@ -173,8 +183,11 @@ def timing(bench: Bench) -> None:
     for precision in bench.args.precisions:
         models = bench.pair(precision)
         for rows in bench.args.batch:
-            sources = sorted(bench.sources * (1 + 2 * rows // len(bench.sources)), key=len)
-            batches = bench.batches(bench.sources if rows == 1 else sources[: 2 * rows], rows)
+            sources = bench.sources
+            if rows > 1:
+                repeats = 1 + 2 * rows // len(sources)
+                sources = sorted(sources * repeats, key=len)[: 2 * rows]
+            batches = bench.batches(sources, rows)
             about = {"part": "timing", "precision": precision, "batch": rows}
             take_turns(bench, models, names, batches, bench.codec.target, about)
 
@@ -195,7 +208,8 @@ def take_turns(
             seconds[name].append(time.perf_counter() - begin)
     base = median(seconds["fairseq"][1:])
     for name, generator in made.items():
-        counts, timed = generator.statistics, seconds[name][1:]
+        counts = generator.statistics
+        timed = seconds[name][1:]
         # A scripted rule commits a few tokens beyond the limit.
         tokens = 40 * counts.sentences if scripted else counts.committed_tokens
         low, middle, high = (1000 * f(timed) / tokens for f in (min, median, max))
@@ -211,12 +225,14 @@ class Scripted(StrictRule):
     """Accepts as a table says, whatever was drafted: the speed of a pair that accepts so much."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        draw, weights = torch.Generator().manual_seed(0), torch.tensor(HISTOGRAM[: slots + 1])
+        draw = torch.Generator().manual_seed(0)
+        weights = torch.tensor(HISTOGRAM[: slots + 1])
         accepted = weights.float().multinomial(997, replacement=True, generator=draw)
-        object.__setattr__(self, "table", (torch.arange(slots) < accepted[:, None]).to(device))
+        table = torch.arange(slots) < accepted[:, None]
+        object.__setattr__(self, "table", table.to(device))
         object.__setattr__(self, "tick", torch.zeros(1, dtype=torch.long, device=device))
 
-    def agrees(self, verification: Any, tokens: Any, drafted: Any, after: Any) -> torch.Tensor:
+    def agrees(self, _verification: Any, _tokens: Any, drafted: Any, _after: Any) -> torch.Tensor:
         rows = torch.arange(len(drafted), device=drafted.device) * 61 + self.tick
         self.tick.add_(1)
         return self.table.index_select(0, rows % 997)[:, : drafted.size(1)]
@@ -280,7 +296,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--small", action="store_true", help="for big: tiny models")
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)
-    bench, failed = Bench(args), 0
+    bench = Bench(args)
+    failed = 0
     if bench.cuda:
         torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for every shape
         properties = torch.cuda.get_device_properties(bench.device)
@@ -290,7 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             PARTS[name](bench)
         except Exception as error:
             failed = 1
-            bench.note(name, failed=f"{type(error).__name__}: {error}"[:400])
+            fault = f"{type(error).__name__}: {error}"
+            bench.note(name, failed=fault[:400])
     return failed
 
 

@@ -20,13 +20,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import installed  # noqa: F401 (first)
 import numpy as np
 import torch
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.files.command import Parser
 
 EOS = 2
@@ -53,7 +53,8 @@ def pack(args: argparse.Namespace) -> None:
 
 def token_numbers(pair: Path, files: Sequence[Path]) -> NDArray[np.uint16]:
     """Return the tokens of aligned texts: a source, EOS, its target, EOS, the next source, …"""
-    words = [Dictionary.load(str(pair / f"dict.{path.suffix[1:]}.txt")) for path in files]
+    paths = [pair / f"dict{path.suffix}.txt" for path in files]
+    words = [Dictionary.load(str(path)) for path in paths]
     numbers = list[int]()
     with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
         for sides in zip(sources, targets, strict=True):
@@ -65,22 +66,26 @@ def token_numbers(pair: Path, files: Sequence[Path]) -> NDArray[np.uint16]:
 
 def read_numbers(packed: Path, name: str) -> NDArray[np.uint16]:
     """Return the tokens of a packed text."""
-    return np.frombuffer(lzma.decompress((packed / f"{name}.xz").read_bytes()), np.uint16)
+    content = read_compressed(packed / f"{name}.xz")
+    return np.frombuffer(content, np.uint16)
 
 
 def rounded(tensor: Tensor) -> object:
     """Return a matrix in 8 bits with a scale for each row; other tensors as they are."""
     if tensor.dim() != 2 or not tensor.is_floating_point():
         return tensor
-    scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
-    return (tensor.float() / scale).round().to(torch.int8), scale
+    matrix = tensor.float()
+    highest = matrix.abs().amax(1, keepdim=True)
+    scale = highest.clamp(min=1e-8) / 127
+    integers = (matrix / scale).round().to(torch.int8)
+    return integers, scale
 
 
 def unpack(packed: Path, pair: Path) -> None:
     """Make a pair of a packed one. Its files are loaded whole: they must be your own."""
     shutil.copytree(packed, pair, ignore=shutil.ignore_patterns("*.xz"))
     for name in MODELS:
-        content = lzma.decompress((packed / f"{name}.pt.xz").read_bytes())
+        content = read_compressed(packed / f"{name}.pt.xz")
         state = torch.load(io.BytesIO(content), weights_only=False)
         for key, value in state["model"].items():
             if isinstance(value, tuple):
@@ -133,6 +138,11 @@ def write_compressed(path: Path, content: bytes) -> None:
     path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
 
 
+def read_compressed(path: Path) -> bytes:
+    """Return the content of a file of xz."""
+    return lzma.decompress(path.read_bytes())
+
+
 def torch_bytes(state: object) -> bytes:
     """Return the bytes of torch's file."""
     buffer = io.BytesIO()
@@ -146,12 +156,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(
         required=True, metavar="pack|join", parser_class=argparse.ArgumentParser
     )
-    packs, joins = commands.add_parser("pack"), commands.add_parser("join")
+    packs = commands.add_parser("pack")
     packs.set_defaults(run=pack)
     packs.add_argument("pair", type=Path)
     packs.add_argument("packed", type=Path, help="folder to make")
     for name in TEXTS:
         packs.add_argument(f"--{name}", type=Path, nargs=2, required=True, metavar="FILE.LANG")
+    joins = commands.add_parser("join")
     joins.set_defaults(run=join)
     joins.add_argument("out", type=Path, help="folder of the parts")
     joins.add_argument("pair", type=Path)

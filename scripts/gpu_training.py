@@ -6,19 +6,17 @@ one operation after another takes longer than computing it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import installed  # noqa: F401 (first)
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -28,12 +26,15 @@ from specdec_plugins.models.layers import (
     positioned,
 )
 
-PAD, EOS = 1, 2
-"""The special symbols of every dictionary of fairseq."""
+#: Special symbols of every dictionary of fairseq.
+PAD = 1
+EOS = 2
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 288)
 """Tokens of the longer side of a batch's sentences: each length is recorded once."""
 SMOOTHING = 0.1
-CLIP, WARM_UP, AVERAGING = 1.0, 0.04, 0.002
+CLIP = 1.0
+WARM_UP = 0.04
+AVERAGING = 0.002
 JOINED = (90, 240)
 """Source tokens of a pair that is made of several: from, and below."""
 
@@ -57,15 +58,16 @@ class Text:
         ends = np.flatnonzero(tokens == EOS) + 1
         starts = np.concatenate([[0], ends[:-1]])
         self.sizes = (ends - starts).reshape(-1, 2)
+        arrays = [array.astype(np.int64) for array in (tokens, starts, ends - starts)]
         self._tokens, self._starts, self._lengths = (
-            torch.from_numpy(array.astype(np.int64)).to(device)
-            for array in (tokens, starts, ends - starts)
+            torch.from_numpy(array).to(device) for array in arrays
         )
 
     def batch(self, pairs: Tensor, length: int) -> Batch:
         """Return a batch of some pairs."""
         source, target = (self.padded(2 * pairs + side, length) for side in (0, 1))
-        return Batch(source, target, F.pad(target[:, :-1], (1, 0), value=EOS))
+        before = F.pad(target[:, :-1], (1, 0), value=EOS)
+        return Batch(source, target, before)
 
     def padded(self, sides: Tensor, length: int) -> Tensor:
         """Return ``(rows, length)`` the tokens of some sides."""
@@ -87,7 +89,8 @@ class Text:
             pairs = draw.permutation(chosen[(longest > low) & (longest <= length)])
             rows = max(1, tokens // length)
             # The last batch is filled up with the first pairs.
-            full = np.resize(pairs, (-(-len(pairs) // rows), rows))
+            count = -(-len(pairs) // rows)
+            full = np.resize(pairs, (count, rows))
             batches += [(length, part) for part in full]
         yield from (batches[i] for i in draw.permutation(len(batches)))
 
@@ -115,12 +118,15 @@ def with_joined_pairs(tokens: NDArray[np.uint16], draw: np.random.Generator) -> 
 
 def verifier_states(model: Any, source: Tensor, before: Tensor) -> Tensor:
     """Return ``(rows, length, channels)`` the states that predict the tokens after ``before``."""
-    encoder, decoder = model.encoder, model.decoder
+    encoder = model.encoder
+    decoder = model.decoder
     dtype = encoder.embed_tokens.weight.dtype
     seen = source != PAD
-    mask = additive(seen[:, None, None], dtype).expand(-1, -1, source.size(1), -1)
+    padding = additive(seen[:, None, None], dtype)
+    mask = padding.expand(-1, -1, source.size(1), -1)
     x = encoder.embed_scale * encoder.embed_tokens(source)
-    x = positioned(x, (seen.cumsum(1) - 1).clamp(min=0), positions(encoder, source.size(1)))
+    numbers = (seen.cumsum(1) - 1).clamp(min=0)
+    x = positioned(x, numbers, positions(encoder, source.size(1)))
     if encoder.layernorm_embedding is not None:
         x = encoder.layernorm_embedding(x)
     x = encoder.dropout_module(x) * seen[..., None]
@@ -131,7 +137,7 @@ def verifier_states(model: Any, source: Tensor, before: Tensor) -> Tensor:
     length = before.size(1)
     causal = torch.ones(length, length, device=before.device, dtype=torch.bool).tril()
     causal_mask = additive(causal, dtype).expand(len(before), 1, -1, -1)
-    memory_mask = additive(seen[:, None, None], dtype).expand(-1, -1, length, -1)
+    memory_mask = padding.expand(-1, -1, length, -1)
     x = decoder.embed_scale * decoder.embed_tokens(before) + positions(decoder, length)
     if decoder.layernorm_embedding is not None:
         x = decoder.layernorm_embedding(x)
@@ -163,16 +169,19 @@ def verifier_loss(model: Any, batch: Batch, whole_words: Tensor) -> tuple[Tensor
     a whole word ``(vocab,)`` and not what the target has.
     """
     logits = model.decoder.output_layer(verifier_states(model, batch.source, batch.before))
-    logits, target, before = logits.flatten(0, 1).float(), batch.target.flatten(), batch.before
+    logits = logits.flatten(0, 1).float()
+    target = batch.target.flatten()
+    before = batch.before.flatten()
     # fairseq spreads the smoothing over all tokens but the right one, torch over all of them.
     smoothing = SMOOTHING * logits.size(1) / (logits.size(1) - 1)
     loss = F.cross_entropy(
         logits, target, ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
     )
-    before = before.flatten()
-    repeated = logits.gather(1, before[:, None])[:, 0] - logits.logsumexp(1)
+    of_before = logits.gather(1, before[:, None])[:, 0]
+    repeated = of_before - logits.logsumexp(1)
     wrong = whole_words[before] & (before != target) & (target != PAD)
-    unlikelihood = -torch.log1p(-repeated.exp().clamp(max=0.999)) * wrong
+    probability = repeated.exp().clamp(max=0.999)
+    unlikelihood = -torch.log1p(-probability) * wrong
     count = (target != PAD).sum()
     return loss / count, unlikelihood.sum() / count
 
@@ -183,13 +192,16 @@ class Trained:
     def __init__(self, model: Any, rate: float, device: torch.device) -> None:
         """``model`` becomes the moving average; ``rate``: the highest learning rate."""
         on_gpu = device.type == "cuda"
-        self.averaged, self._highest = model.float(), rate
-        self.model = deepcopy(model).to(torch.bfloat16 if on_gpu else torch.float32)
+        dtype = torch.bfloat16 if on_gpu else torch.float32
+        self._highest = rate
+        self.averaged = model.float()
+        self.model = deepcopy(model).to(dtype)
         self._weights = [x for x in self.model.parameters() if x.requires_grad]
-        self._exact = [x.detach().float().clone() for x in self._weights]
+        self._exact = [x.detach().to(torch.float32, copy=True) for x in self._weights]
         self._average = [x.detach() for x in model.parameters() if x.requires_grad]
         for weight, exact in zip(self._weights, self._exact, strict=True):
-            weight.grad, exact.grad = torch.zeros_like(weight), torch.zeros_like(exact)
+            weight.grad = torch.zeros_like(weight)
+            exact.grad = torch.zeros_like(exact)
         self._gradients = [weight.grad for weight in self._weights]
         # On a GPU a tensor, which recorded updates read.
         self._rate = torch.tensor(0.0, device=device)

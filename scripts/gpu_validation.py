@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\b\d+\b")
 STUTTER = re.compile(r"\b(\w+)( \1\b){2}")
 """A word three times in a row."""
-LONG_INPUTS, WORDS = 200, (80, 150)
-"""The number of joined inputs, and their length in words."""
+LONG_INPUTS = 200
+"""The number of joined inputs."""
+WORDS = (80, 150)
+"""Their length in words, at least and at most."""
 DRAFTED_LINES = 512
 
 
@@ -55,33 +57,40 @@ def greedy(generator: Any, sources: Sequence[Sequence[int]], rows: int) -> list[
         # The device is asked at every eighth step: an answer costs as much as a step.
         while len(columns) < width - 1 and (len(columns) % 8 or bool(step.state.going.any())):
             step.run()
-            columns.append(step.outcome.parts["tokens"][:, 0].clone())
+            column = step.outcome.parts["tokens"][:, 0]
+            columns.append(column.clone())
         for i, tokens in zip(some, torch.stack(columns, 1).tolist()):
-            outputs[i] = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+            if EOS in tokens:
+                del tokens[tokens.index(EOS) + 1 :]
+            outputs[i] = tokens
     return outputs
 
 
 def validate(bench: Bench) -> None:
     """Note BLEU, numbers, symbols and repeated words of the output, and tokens a step."""
     sources, references = (path.read_text("utf-8").splitlines() for path in bench.args.valid)
-    table = [line.split("\t") for line in bench.args.symbols.read_text("utf-8").splitlines()]
+    lines = bench.args.symbols.read_text("utf-8").splitlines()
+    table = [line.split("\t") for line in lines]
     if bench.args.small:
-        sources, references, table = sources[:20], references[:20], table[:5]
+        sources = sources[:20]
+        references = references[:20]
+        table = table[:5]
     inputs = joined(sources)
     generator = bench.generator()
     outputs = translated(bench, generator, sources)
     long_outputs = translated(bench, generator, inputs)
     with_symbols = translated(bench, generator, [sentence for sentence, _ in table])
+    required = [symbols.symbols_of(strings) for _, strings in table]
+    stutters = [text for text in long_outputs if STUTTER.search(text)]
+    words_in = " ".join(inputs).split()
+    words_out = " ".join(long_outputs).split()
     bench.note(
         "validation",
         bleu=sacrebleu.corpus_bleu(outputs, [references]).score,
         numbers=share(map(numbers, sources), map(numbers, outputs)),
-        symbols=share(
-            (symbols.symbols_of(required) for _, required in table),
-            map(symbols.symbols_of, with_symbols),
-        ),
-        repeats=[sum(bool(STUTTER.search(text)) for text in long_outputs), len(inputs)],
-        length_ratio=len(" ".join(long_outputs).split()) / len(" ".join(inputs).split()),
+        symbols=share(required, map(symbols.symbols_of, with_symbols)),
+        repeats=[len(stutters), len(inputs)],
+        length_ratio=len(words_out) / len(words_in),
     )
     drafting = bench.generator(drafts=True)
     drafting.statistics = DecodingStatistics()
@@ -113,7 +122,8 @@ def joined(lines: Sequence[str]) -> list[str]:
 
     A text with fewer words is one input.
     """
-    made, words = list[str](), list[str]()
+    made = list[str]()
+    words = list[str]()
     low, high = WORDS
     for line in lines:
         words += line.split()
@@ -132,4 +142,5 @@ def numbers(text: str) -> Counter[str]:
 def share(wanted: Iterable[Counter[str]], got: Iterable[Counter[str]]) -> list[int]:
     """Return how many of the wanted things are there, and how many were wanted."""
     pairs = list(zip(wanted, got, strict=True))
-    return [sum((a & b).total() for a, b in pairs), sum(a.total() for a, _ in pairs)]
+    present = sum((a & b).total() for a, b in pairs)
+    return [present, sum(a.total() for a, _ in pairs)]

@@ -131,7 +131,8 @@ def write_inputs(small: Path) -> None:
     subtitle = ["1", "00:00:01,000 --> 00:00:02,500", "A man is reading.", ""]
     write_lines(small / "test.en.srt", subtitle)
     for language, side in (("en", "src"), ("de", "ref")):
-        lines = Path("data", f"captions.{language}").read_text("utf-8").splitlines()
+        captions = Path("data", f"captions.{language}")
+        lines = captions.read_text("utf-8").splitlines()
         numbered = [f"{number} {line}" for number in range(1, 4) for line in lines]
         write_lines(small / f"train.{language}", numbered)
         for split in ("valid", "test"):
@@ -142,8 +143,8 @@ def write_inputs(small: Path) -> None:
                 write_lines(small / f"sacrebleu/{name}.en-de.{other}", lines[:4])
         (small / "mirror").mkdir(exist_ok=True)
         for name, count in (("train", 29000), ("val", 1014), ("test_2016_flickr", 1000)):
-            text = "".join(f"{number} {lines[number % 40]}\n" for number in range(count))
-            packed = gzip.compress(text.encode(), compresslevel=1)
+            many = (f"{number} {lines[number % 40]}\n" for number in range(count))
+            packed = gzip.compress("".join(many).encode(), compresslevel=1)
             (small / f"mirror/{name}.{language}.gz").write_bytes(packed)
     for name in ("a", "b"):
         write_lines(small / f"corpus/{name}.en", [f"A dog {name}.", "A man sings."])
@@ -179,7 +180,8 @@ def run_page(page: str) -> bool:
             env=environment,
             check=False,
         )
-        print(f"{page}: {time.perf_counter() - begin:.0f} s: {command.run}", flush=True)
+        seconds = time.perf_counter() - begin
+        print(f"{page}: {seconds:.0f} s: {command.run}", flush=True)
         output = done.stdout.decode("utf-8", "replace")
         if command.run.startswith("scripts/ref.sh"):
             print(output, end="", flush=True)

@@ -14,19 +14,22 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 MAX_WORDS = 60
 
 
 def cuts(sentence: list[str]) -> list[int]:
     """Return where a sentence may be cut: inside, and not inside a word."""
-    inside = range(1, len(sentence) - 1)
-    return [i for i in inside if not sentence[i - 1].endswith("@@") and "@@" not in sentence[i]]
+    inside = enumerate(pairwise(sentence[:-1]), 1)
+    return [i for i, (a, b) in inside if not a.endswith("@@") and "@@" not in b]
 
 
 def recombine(sentences: list[list[str]], count: int) -> Iterator[str]:
     """Yield up to ``count`` new sentences, each once."""
-    draw, seen, made = random.Random(1), {*map(" ".join, sentences)}, 0
+    draw = random.Random(1)
+    seen = {*map(" ".join, sentences)}
+    made = 0
     tails = defaultdict(list)
     for sentence in sentences:
         for cut in cuts(sentence):
@@ -53,7 +56,8 @@ def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")
     with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
         sentences = [line.split() for line in file]
-    sys.stdout.writelines(f"{line}\n" for line in recombine(sentences, int(sys.argv[2])))
+    new = recombine(sentences, int(sys.argv[2]))
+    sys.stdout.writelines(f"{line}\n" for line in new)
 
 
 if __name__ == "__main__":

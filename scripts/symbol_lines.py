@@ -49,7 +49,8 @@ def symbols_of(text: str) -> Counter[str]:
 
 def natural(pairs: list[Pair], draw: random.Random) -> list[Pair]:
     """Return the pairs whose sides have the same symbols, none more than MAX_EACH times."""
-    taken, seen = [], Counter[str]()
+    taken = []
+    seen = Counter[str]()
     for pair in draw.sample(pairs, len(pairs)):
         symbols, other = map(symbols_of, pair)
         worded = sum(map(str.isalpha, pair[0])) >= len(pair[0]) / 2
@@ -65,7 +66,8 @@ def at_number(pair: Pair, draw: random.Random) -> Pair:
     common = [number for number in first if first.count(number) == second.count(number) == 1]
     if not common:
         return pair
-    number, forms = draw.choice(common), draw.choice(AT_NUMBER)
+    number = draw.choice(common)
+    forms = draw.choice(AT_NUMBER)
     alone = re.compile(rf"(?<![\w.,]){re.escape(number)}(?![\w.,]*\d)")
     pieces = (alone.split(side, 1) for side in pair)
     source, target = (form.replace("N", number).join(p) for form, p in zip(forms, pieces))
@@ -75,13 +77,16 @@ def at_number(pair: Pair, draw: random.Random) -> Pair:
 def added(pair: Pair, draw: random.Random) -> Pair:
     """Add an address, a path, a tag or a formula to both sides."""
     words = WORD.findall(pair[0]) or ["name"]
-    n, m = draw.randint(0, 99), draw.randint(1, 2030)
+    n = draw.randint(0, 99)
+    m = draw.randint(1, 2030)
     parts = {letter: draw.choice(words) for letter in "abc"}
     parts["end"] = draw.choice(["com", "org", "de", "net", "co.uk", "eu"])
     thing = draw.choice(re.split(r"  |\n", THINGS.strip()))
     thing = thing.format(n=n, m=m, sum=n + m, times=n * m, **parts)
     first, second = map(str.rstrip, pair)
-    stop = first[-1] if first[-1] in ".!?" and second[-1] == first[-1] else ""
+    stop = ""
+    if first[-1] in ".!?" and second[-1] == first[-1]:
+        stop = first[-1]
     form = draw.choice(ADDED)
     sides = (side.removesuffix(stop) for side in (first, second))
     source, target = (form.format(side, thing, stop) for side in sides)
@@ -108,10 +113,10 @@ def renumbered(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]
         numbers = [Counter(re.findall(r"\d+", side)) for side in pair]
         if len(made) == count or not numbers[0] or numbers[0] != numbers[1]:
             continue
-        others = {
-            number: str(draw.randrange(10 ** (len(number) - 1), 10 ** len(number)))
-            for number in numbers[0]
-        }
+        others = {}
+        for number in numbers[0]:
+            lowest = 10 ** (len(number) - 1)
+            others[number] = str(draw.randrange(lowest, 10 * lowest))
         source, target = (
             re.sub(r"\d+", lambda m, others=others: others[m[0]], side) for side in pair
         )
@@ -127,8 +132,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=60_000)
     parser.add_argument("--numbers", type=int, default=0)
     args = parser.parse_args()
-    sides = [path.read_text("utf-8").removesuffix("\n").split("\n") for path in args.texts]
-    draw, pairs = random.Random(1), []
+    texts = [path.read_text("utf-8") for path in args.texts]
+    sides = [text.removesuffix("\n").split("\n") for text in texts]
+    draw = random.Random(1)
+    pairs = []
     for pair in zip(*sides, strict=True):
         short, long = sorted(len(side.split()) for side in pair)
         if short >= 3 and long <= 40 and long <= 1.6 * short + 3:

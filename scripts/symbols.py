@@ -18,12 +18,14 @@ from pathlib import Path
 
 def symbols_of(text: str) -> Counter[str]:
     """Return how often each symbol is in a text."""
-    return Counter(c for c in text if not (c.isalnum() or c.isspace() or c in ".,:;!?'\"()-"))
+    symbols = [c for c in text if not (c.isalnum() or c.isspace() or c in ".,:;!?'\"()-")]
+    return Counter(symbols)
 
 
 def missing_strings(required: list[str], translation: str) -> list[str]:
     """Return the strings that a translation lacks; asked for twice, one must be there twice."""
-    rest, missing = "".join(translation.split()), []
+    missing = []
+    rest = "".join(translation.split())
     # The longest first: a short string must not match inside a longer one.
     for string in sorted(required, key=len, reverse=True):
         if string not in rest:
@@ -38,7 +40,10 @@ def main() -> None:
         sys.exit(str(__doc__))
     texts = (Path(path).read_text("utf-8") for path in sys.argv[1:])
     listed, translations = (text.strip("\n").split("\n") for text in texts)
-    symbols, present, strings, faults = Counter[str](), Counter[str](), 0, []
+    symbols = Counter[str]()
+    present = Counter[str]()
+    strings = 0
+    faults = []
     for line, translation in zip(listed, translations, strict=True):
         sentence, _, required = line.partition("\t")
         symbols += symbols_of(required)
@@ -48,9 +53,11 @@ def main() -> None:
             faults.append(missing)
             print(f"{' '.join(missing)}\n  {sentence}\n  {translation}", file=sys.stderr)
     print(f"symbols: {present.total()} of {symbols.total()}")
-    print(f"strings: {strings - sum(map(len, faults))} of {strings}")
+    lacking = sum(map(len, faults))
+    print(f"strings: {strings - lacking} of {strings}")
     print(f"sentences: {len(listed) - len(faults)} of {len(listed)}")
-    print("  ".join(f"{name} {present[name]}/{n}" for name, n in symbols.most_common()))
+    shares = [f"{name} {present[name]}/{count}" for name, count in symbols.most_common()]
+    print("  ".join(shares))
 
 
 if __name__ == "__main__":

@@ -27,19 +27,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu_parcel
+import installed
 import numpy as np
 import torch
 from fairseq.modules import FairseqDropout
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import gpu_parcel
 from gpu_training import EOS, PAD, Batch, Text, Trained, verifier_loss, with_joined_pairs
 from gpu_validation import greedy, validate
+from torch import Tensor
 
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.data import block_mask
 from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.engine import Engines
@@ -49,7 +49,8 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models import training_pass
 
 UNLIKELIHOOD = 0.3
-SLOT_DECAY, BLOCKS = 4.0, 4
+SLOT_DECAY = 4.0
+BLOCKS = 4
 SHARE_OF_ALL = 0.6
 """Part of the verifier's time in which it reads all pairs, not only the best."""
 
@@ -58,7 +59,8 @@ class Bench:
     """The device, the pair, its text, and the folder of results."""
 
     def __init__(self, args: argparse.Namespace, pair: Path) -> None:
-        self.args, self.device = args, torch.device(args.device)
+        self.args = args
+        self.device = torch.device(args.device)
         self._on_gpu = self.device.type == "cuda"
         self._begin = time.monotonic()
         args.out.mkdir(parents=True, exist_ok=True)
@@ -69,13 +71,16 @@ class Bench:
         settings = Settings.of_model(pair, engine="eager", precision="float32", device="cpu")
         translator = load_translator(settings)
         generator: Any = translator.generator
-        self.codec, self.words = translator.codec, translator.codec.target
-        self.verifier, self.drafter = generator.model, generator.drafter
+        self.codec = translator.codec
+        self.words = translator.codec.target
+        self.verifier = generator.model
+        self.drafter = generator.drafter
         self.drafter.to(self.device)  # and its verifier
         texts = [gpu_parcel.read_numbers(args.packed, name) for name in gpu_parcel.TEXTS]
         #: Pairs of --text, and of both texts; joined ones follow.
-        self.first = int((texts[0] == EOS).sum()) // 2
-        self.both = self.first + int((texts[1] == EOS).sum()) // 2
+        sides = [int((text == EOS).sum()) for text in texts]
+        self.first = sides[0] // 2
+        self.both = self.first + sides[1] // 2
         self.text = Text(with_joined_pairs(np.concatenate(texts), self.draw), self.device)
         self.note("text", pairs=self.both, joined=len(self.text.sizes) - self.both)
 
@@ -111,21 +116,24 @@ class Bench:
 
     def engine(self, precision: str) -> CudaGraphsEngine:
         """Return an engine that records; on a CPU it runs what it should record."""
-        records = self._on_gpu and not self.args.eager
-        return CudaGraphsEngine(precision, record=None if records else lambda part: part)
+        if self._on_gpu and not self.args.eager:
+            return CudaGraphsEngine(precision)
+        return CudaGraphsEngine(precision, record=lambda part: part)
 
     def generator(self, drafts: bool = False) -> Any:
         """Return a generator of the present models in float16 (on a CPU in float32)."""
         precision = "float16" if self._on_gpu else "float32"
-        verifier, drafter = (
-            deepcopy(model).to(getattr(torch, precision)).eval()
-            for model in (self.verifier, self.drafter)
-        )
+        dtype = getattr(torch, precision)
+        verifier = deepcopy(self.verifier).to(dtype).eval()
+        drafter = deepcopy(self.drafter).to(dtype).eval()
+        controller: Controller = NoDrafts()
+        if drafts:
+            controller = Constant()
         return build_generator(
             verifier,
             drafter,
             self.words,
-            controller=Constant() if drafts else NoDrafts(),
+            controller=controller,
             engines=Engines.both(self.engine(precision)),
         )
 
@@ -135,14 +143,15 @@ def train_verifier(bench: Bench, seconds: float, rate: float) -> None:
     for module in bench.verifier.modules():
         if isinstance(module, FairseqDropout) and module.p > 0:
             module.p = bench.args.dropout
-    trained = Trained(bench.verifier.train().requires_grad_(True), rate, bench.device)
+    bench.verifier.train().requires_grad_(True)
+    trained = Trained(bench.verifier, rate, bench.device)
     is_word = [bool(re.fullmatch(r"[^\W\d_]+", word)) for word in bench.words.symbols]
     whole_words = torch.tensor(is_word, device=bench.device)
     seen = torch.zeros(2, device=bench.device)
     engine = bench.engine("bfloat16")
 
     @cache
-    def recorded(length: int) -> tuple[Batch, Callable[[], None]]:
+    def recorded(_length: int) -> tuple[Batch, Callable[[], None]]:
         buffers = Batch(*(tensor.clone() for tensor in batch))
 
         def loss() -> Tensor:
@@ -152,10 +161,12 @@ def train_verifier(bench: Bench, seconds: float, rate: float) -> None:
 
         return buffers, engine.record(lambda: trained.update(loss), bench.device)
 
-    batches, reads_all = verifier_batches(bench, bench.first), True
+    reads_all = True
+    batches = verifier_batches(bench, bench.first)
     for done in bench.ticks("verifier", seconds, trained, seen):
         if reads_all and done >= SHARE_OF_ALL:
-            batches, reads_all = verifier_batches(bench, min(bench.first, bench.args.best)), False
+            reads_all = False
+            batches = verifier_batches(bench, min(bench.first, bench.args.best))
         length, batch = next(batches)
         buffers, replay = recorded(length)
         for buffer, tensor in zip(buffers, batch, strict=True):
@@ -170,7 +181,8 @@ def verifier_batches(bench: Bench, best: int) -> Iterator[tuple[int, Batch]]:
     chosen = np.concatenate([np.arange(best), others])
     while True:
         for length, pairs in bench.text.epoch(chosen, bench.args.tokens, bench.draw):
-            yield length, bench.text.batch(torch.from_numpy(pairs).to(bench.device), length)
+            ids = torch.from_numpy(pairs).to(bench.device)
+            yield length, bench.text.batch(ids, length)
 
 
 def distil(bench: Bench, best: int) -> Text:
@@ -178,7 +190,8 @@ def distil(bench: Bench, best: int) -> Text:
     more = np.arange(bench.first, min(bench.both, bench.first + best))
     chosen = np.concatenate([np.arange(min(bench.first, best)), more])
     chosen = chosen[bench.text.sizes[chosen, 0] <= 128]
-    rows = bench.text.padded(2 * torch.from_numpy(chosen).to(bench.device), 128).tolist()
+    ids = torch.from_numpy(chosen).to(bench.device)
+    rows = bench.text.padded(2 * ids, 128).tolist()
     sources = [row[: row.index(EOS) + 1] for row in rows]
     outputs = greedy(bench.generator(), sources, bench.args.rows)
     tokens = list[int]()
@@ -194,10 +207,12 @@ def train_drafter(bench: Bench, text: Text, seconds: float, rate: float) -> None
     """Train the drafter on the verifier's output, by specdec-train's loss."""
     # As many logits at once as there are: a GPU holds them.
     training_pass.CHUNK = 2**31
-    trained = Trained(bench.drafter.train().requires_grad_(True), rate, bench.device)
+    bench.drafter.train().requires_grad_(True)
+    trained = Trained(bench.drafter, rate, bench.device)
     config = GlatLossConfig(verifier_labels=True, slot_decay=SLOT_DECAY)
     task: Any = SimpleNamespace(target_dictionary=bench.words)
-    criterion, samples = GlatLoss(task, config), drafter_samples(bench, text)
+    criterion = GlatLoss(task, config)
+    samples = drafter_samples(bench, text)
     seen = torch.zeros(1, device=bench.device)
 
     def loss() -> Tensor:
@@ -221,11 +236,9 @@ def drafter_samples(bench: Bench, text: Text) -> Iterator[Sample]:
             seeds = block_mask.sentence_seeds(ids, epoch)
             uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, BLOCKS)
             lengths = (batch.target != PAD).sum(1)
+            source_lengths = (batch.source != PAD).sum(1)
             yield {
-                "net_input": {
-                    "src_tokens": batch.source,
-                    "src_lengths": (batch.source != PAD).sum(1),
-                },
+                "net_input": {"src_tokens": batch.source, "src_lengths": source_lengths},
                 "target": batch.target,
                 "ntokens": 0,
                 "seeds": seeds,
@@ -252,11 +265,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--sources", type=int, default=320_000, help="sources to distil")
     add("--rows", type=int, default=1024, help="sentences that are distilled at once")
     add("--valid", type=Path, nargs=2, required=True, help="raw text and its translation")
-    add(
-        "--symbols",
-        type=Path,
-        default=Path(__file__).resolve().parent.parent / "data" / "symbols.tsv",
-    )
+    add("--symbols", type=Path, default=installed.ROOT / "data" / "symbols.tsv")
     add("--seed", type=int, default=1)
     add("--device", default="cuda")
     add("--eager", action="store_true", help="record no updates")

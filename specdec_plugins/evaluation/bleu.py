@@ -33,7 +33,7 @@ class References:
 
     def bleu(self, output: Sequence[str]) -> float:
         """Return sacreBLEU's figure of an output, given line by line."""
-        score = self._metric().corpus_score(output, [self.lines])
+        score = metric_of(self.language, self.lines).corpus_score(output, [self.lines])
         return float(score.score)
 
     def tokenised_bleu(self, output: Sequence[str]) -> float:
@@ -43,17 +43,14 @@ class References:
 
     def signature(self) -> str:
         """Return sacreBLEU's signature, which says how it counts."""
-        metric = self._metric()
+        metric = metric_of(self.language, self.lines)
         metric.corpus_score(self.lines, [self.lines])
         return str(metric.get_signature())
 
     def _tokens(self, lines: Sequence[str]) -> list[str]:
         if self.tokenised:
             return plain_tokens(lines, self.language)
-        return tokens_of(lines, self.language, self._metric())
-
-    def _metric(self) -> BLEU:
-        return metric_of(self.language, self.lines)
+        return tokens_of(lines, self.language, metric_of(self.language, self.lines))
 
 
 def metric_of(language: str, references: Sequence[str]) -> BLEU:

@@ -59,14 +59,13 @@ def metrics(predicted: Tensor, happened: Tensor, bins: int = BINS) -> dict[str, 
     count, predictions, events = (
         np.histogram(p, bins, (0, 1), weights=weights)[0] for weights in (None, p, y)
     )
-    mixed = 0 < y.sum() < len(y)
     gaps = np.abs(predictions - events)
     squares = (p - y).square()
     return {
         "slots": len(p),
         "observed": float(y.mean()),
         "predicted": float(p.mean()),
-        "auroc": float(roc_auc_score(y, p)) if mixed else math.nan,
+        "auroc": float(roc_auc_score(y, p)) if 0 < y.sum() < len(y) else math.nan,
         "ece": gaps.sum() / count.sum() if count.any() else math.nan,
         "brier": float(squares.mean()),
     }
@@ -85,12 +84,11 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     model = LogisticRegression(C=math.inf, tol=1e-8, max_iter=1000)
     model.fit(logits[:, None].double(), happened)
     slope = float(model.coef_[0, 0])
-    bias = float(model.intercept_[0])
     if slope < 1 / HOTTEST:
         # Slots with higher logits were accepted less, which a temperature cannot turn round.
         rate = happened.double().mean()
         return HOTTEST, float(rate.logit())
-    return 1 / slope, bias
+    return 1 / slope, float(model.intercept_[0])
 
 
 def report(predictions: Predictions) -> dict[str, dict[str, float]]:
@@ -159,8 +157,8 @@ class TrainedHead:
         )
         epoch = batches.next_epoch_itr(shuffle=False)
         shown = tqdm(epoch, desc=subset, unit="batch", leave=False, disable=None)
-        parts = [self._predict(sample) for sample in shown]
-        return Predictions(*(torch.cat(column) for column in zip(*parts)))
+        columns = zip(*map(self._predict, shown))
+        return Predictions(*map(torch.cat, columns))
 
     def _predict(self, sample: Sample) -> tuple[Tensor, ...]:
         target = sample["target"]

@@ -68,14 +68,14 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             figures["memory"] = self.memory
         if self.counts:
             counts = DecodingStatistics()
-            seconds = max(self.seconds, 1e-9)
             vars(counts).update(self.counts)
-            figures["tokens_per_second"] = counts.committed_tokens / seconds
+            figures["tokens_per_second"] = counts.committed_tokens / max(self.seconds, 1e-9)
             figures["verification_rate"] = counts.verification_rate
             if "verified_tokens" in self.counts:
                 figures |= {name: getattr(counts, name) for name in RATES}
-                unwanted = counts.verified_tokens - counts.accepted_tokens
-                figures["verified_discard_rate"] = unwanted / max(counts.committed_tokens, 1)
+                figures["verified_discard_rate"] = (
+                    counts.verified_tokens - counts.accepted_tokens
+                ) / max(counts.committed_tokens, 1)
         return figures
 
 

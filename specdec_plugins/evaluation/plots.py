@@ -79,8 +79,7 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
 
 def _colors(group: Sequence[Result]) -> dict[str, str]:
     """Return the colour of each controller or other system, in the order of the group."""
-    policies = dict.fromkeys(result.settings.policy for result in group)
-    return dict(zip(policies, cycle(COLORS)))
+    return dict(zip(dict.fromkeys(result.settings.policy for result in group), cycle(COLORS)))
 
 
 def save_figure(figure: Figure, path: Path) -> None:

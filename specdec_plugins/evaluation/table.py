@@ -99,8 +99,12 @@ def table(
     of them."""
     dates = sorted(run.began[:10] for run in runs)
     machine = f"{processor_name()}, {counted(cores(), 'core')}"
-    parts = [f"    {command}", ""]
-    parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
+    parts = [
+        f"    {command}",
+        "",
+        f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.",
+        "",
+    ]
     for group in results(experiment, runs):
         where = group[0].where
         sentences = counted(len(where.text.sentences), "sentence")

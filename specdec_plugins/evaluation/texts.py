@@ -35,14 +35,16 @@ class Sentences:
         """Read a text, segmented as by the translator, whose limits are those of all systems."""
         codec = translator.codec
         settings = translator.settings
-        positions = translator.generator.positions
         lines = read_text(path, max_lines)
-        sentences = []
-        for line in lines:
-            if (ids := codec.encode(line)) is not None:
-                tokens = [codec.source[i] for i in ids[:-1]]
-                longest = settings.limits.max_length(len(ids), positions)
-                sentences.append(Sentence(line, tokens, longest))
+        sentences = [
+            Sentence(
+                line,
+                tokens=[codec.source[i] for i in ids[:-1]],
+                longest=settings.limits.max_length(len(ids), translator.generator.positions),
+            )
+            for line in lines
+            if (ids := codec.encode(line)) is not None
+        ]
         references = None
         if reference is not None:
             wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
@@ -93,8 +95,7 @@ def decode(translator: Translator, lines: Sequence[Line], quiet: bool = False) -
     """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
     name = f"decoding ({translator.settings.policy})"
     results = translator.translate(lines)
-    count = len(lines)
-    with progress(quiet, name, iterable=results, total=count, unit="line", leave=False) as bar:
+    with progress(quiet, name, iterable=results, total=len(lines), unit="line", leave=False) as bar:
         return [translation.text.split() for translation in bar]
 
 

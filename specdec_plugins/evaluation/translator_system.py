@@ -35,8 +35,7 @@ class TranslatorJob:
         sentences: list[SentenceFigures] = []
         for batch in self.batches[:batches]:
             before = log.total_seconds
-            lines = [sentence.line for sentence in batch]
-            results = list(translator.translate(lines, seed=seed))
+            results = list(translator.translate([item.line for item in batch], seed=seed))
             seconds = round(log.total_seconds - before, 6)
             outputs += [result.text for result in results]
             sentences += [self._figures(result, seconds) for result in results]

@@ -27,8 +27,12 @@ CODE = "from specdec_plugins.evaluation.worker import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
-PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
-QUIET = {"PYTHONWARNINGS": "ignore"}
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",
+    "KMP_BLOCKTIME": "5",
+    "GOMP_SPINCOUNT": "1000000",
+    "PYTHONWARNINGS": "ignore",
+}
 #: Symbols of a language's dictionary, without EOS.
 Tokens = list[str]
 
@@ -75,8 +79,7 @@ class Decoded:
 def main() -> None:
     """Serve at the end of a pipe, whose descriptor is the first argument, until it is closed."""
     # Before fairseq does so, which logs all that it imports.
-    level = os.environ.get("LOGLEVEL", "WARNING").upper()
-    logging.basicConfig(level=level, format="%(message)s")
+    logging.basicConfig(level=os.environ.get("LOGLEVEL", "WARNING").upper(), format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
         job = connection.recv()
@@ -109,7 +112,7 @@ class SystemProcess:
         """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, other_end = Pipe()
-        environment = PASSIVE | QUIET | os.environ | dict.fromkeys(THREADS, str(threads))
+        environment = ENVIRONMENT | os.environ | dict.fromkeys(THREADS, str(threads))
         with other_end:
             self._process = subprocess.Popen(
                 python_program(CODE, other_end.fileno()),

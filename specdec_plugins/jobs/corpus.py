@@ -110,13 +110,19 @@ def read_corpus(
                     data.decode("utf-8")
                 except UnicodeDecodeError as error:
                     line = first_line + data.count(b"\n", 0, error.start) + 1
-                    fault = f"{path}: line {line} is not UTF-8; convert the file (iconv)"
-                    raise InferenceError(fault) from error
-                made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
-                digest = hashlib.sha256(data).hexdigest()
+                    raise InferenceError(
+                        f"{path}: line {line} is not UTF-8; convert the file (iconv)"
+                    ) from error
                 shards.append(
                     Shard(
-                        str(path), str(made), number, start, first_line, len(lines), digest, drafted
+                        source=str(path),
+                        output=str(output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"),
+                        number=number,
+                        start=start,
+                        first_line=first_line,
+                        lines=len(lines),
+                        digest=hashlib.sha256(data).hexdigest(),
+                        drafts=drafted,
                     )
                 )
                 number += 1
@@ -163,8 +169,7 @@ def finish(corpus: Corpus, output: Path) -> None:
     """Put the shards together, and remove them."""
     for name, shards in corpus.items():
         if not (output / name).exists():
-            parts = (Path(shard.output).read_bytes() for shard in shards)
-            write_whole(output / name, parts)
+            write_whole(output / name, (Path(shard.output).read_bytes() for shard in shards))
     for folder in (output / FOLDER).iterdir():
         if folder.is_dir():
             shutil.rmtree(folder)
@@ -176,15 +181,16 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
         file.seek(shard.start)
         data = b"".join(islice(file, shard.lines))
     if hashlib.sha256(data).hexdigest() != shard.digest:
-        fault = f"{shard.source}: was changed while it was translated"
-        raise InferenceError(f"{fault} (after line {shard.first_line}); {REMEDY}")
+        raise InferenceError(
+            f"{shard.source}: was changed while it was translated (after line "
+            f"{shard.first_line}); {REMEDY}"
+        )
     # Each shard's own, whichever worker has it: for search that samples.
     utils.set_torch_seed(seed + shard.number)
     lines = InputLines(io.BytesIO(data), shard.source, shard.first_line)
     drafts = nullcontext() if shard.drafts is None else InputLines.open(shard.drafts)
     with drafts as lines.drafts:
         deque(islice(lines.drafts or (), shard.first_line), 0)
-        translations = translator.translate(lines)
-        outputs = (translation.line.encode() + b"\n" for translation in translations)
+        outputs = (item.line.encode() + b"\n" for item in translator.translate(lines))
         write_whole(Path(shard.output), outputs)
         lines.check()

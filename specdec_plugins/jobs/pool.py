@@ -77,8 +77,8 @@ def translate_shards(
         actor = ray.remote(ShardTranslator).options(
             num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
         )
-        count = min(workers, len(shards))
-        pool = ActorPool([actor.remote(settings, seed, threads) for _ in range(count)])
+        actors = range(min(workers, len(shards)))
+        pool = ActorPool([actor.remote(settings, seed, threads) for _ in actors])
         yield from pool.map_unordered(lambda worker, shard: worker.translate.remote(shard), shards)
     except ray.exceptions.RayError as error:
         logger.debug("Ray gave up:", exc_info=True)
@@ -97,9 +97,8 @@ def _start() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    paths = filter(None, [PARENT, os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join(filter(None, [PARENT, os.environ.get("PYTHONPATH")]))
     # Workers of a cluster inherit nothing from this process.
-    path = os.pathsep.join(paths)
     variables = {"PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": os.environ["ORT_DISABLE_TELEMETRY"]}
     local: JsonObject = {}
     if not os.environ.get("RAY_ADDRESS"):
@@ -112,8 +111,7 @@ def _start() -> None:
             # three clouds whether it runs there, and to report usage.
             stack.enter_context(patch.object(Node, "start_api_server"))
         # Warnings tell of Ray's own settings; what stops a job is raised.
-        environment = {"env_vars": variables}
-        ray.init(logging_level=logging.ERROR, runtime_env=environment, **local)
+        ray.init(logging_level=logging.ERROR, runtime_env={"env_vars": variables}, **local)
     with suppress(ValueError):  # in a thread
         # Ray's own would end the job with status 15, and leave its message out.
         signal.signal(signal.SIGTERM, handler)

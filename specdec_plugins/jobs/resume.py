@@ -57,8 +57,9 @@ class Resume:
                 before = json.loads(self._path.read_bytes())
                 before["specdec_plugins"]  # a name that every description has
             except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                fault = f"{self._path}: is not ours, and in the way; move it away"
-                raise InferenceError(fault) from error
+                raise InferenceError(
+                    f"{self._path}: is not ours, and in the way; move it away"
+                ) from error
         if not output.done:
             return
         fault = f"--resume: {output.path}"

@@ -92,8 +92,8 @@ class PairJob:
 
     def settings(self, **changes: object) -> Settings:
         """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
-        alone = {"path": None, "strategy": "AR", **PLAIN}
-        return Settings.of_model(self.layout.pair, **{**alone, **changes})
+        alone = {"path": None, "strategy": "AR", **PLAIN, **changes}
+        return Settings.of_model(self.layout.pair, **alone)
 
     def describe(self) -> JsonObject:
         """Return all that the pair depends on but the machine and the length of its training."""

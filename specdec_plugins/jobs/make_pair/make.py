@@ -79,8 +79,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
 
 def digests(job: PairJob, names: Iterable[str | Path]) -> dict[str, str]:
     """Return the digest of each of these files in ``OUT`` that is there."""
-    paths = {str(name): job.out / name for name in names}
-    return {name: file_digest(path) for name, path in paths.items() if path.is_file()}
+    return {str(name): file_digest(job.out / name) for name in names if (job.out / name).is_file()}
 
 
 def rehearse(job: PairJob) -> Iterator[str]:
@@ -106,8 +105,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
     distilling = distilled["seconds"]["total"] * lines / tried
     updates = job.updates
     if updates is None:
-        left = training.time_to_train(job, distilling)
-        updates = int(left * (1 - training.SHARE) / pace)
+        updates = int(training.time_to_train(job, distilling) * (1 - training.SHARE) / pace)
     seconds = {
         f"distil {counted(lines, 'line')}": distilling,
         f"train by {counted(updates, 'update')}": updates * pace / (1 - training.SHARE),

@@ -59,13 +59,15 @@ def check(job: PairJob, _done: Done) -> JsonObject:
     )
     translator = load_translator(job.settings())
     decoder = translator.verifier.decoder
-    width = decoder.output_embed_dim
-    if {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim} != {width}:
+    widths = {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim}
+    if widths != {decoder.output_embed_dim}:
         raise InferenceError(f"VERIFIER {verifier.ar_path}: has an output of another width")
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
-    where = f"{differ} of {counted(len(lines), 'line')} of {job.sources.name}"
-    result = f"in float64, our greedy search and stock fairseq's differ in {where}"
+    result = (
+        f"in float64, our greedy search and stock fairseq's differ in {differ} of "
+        f"{counted(len(lines), 'line')} of {job.sources.name}"
+    )
     if differ:
         raise InferenceError(f"VERIFIER {verifier.ar_path}: {result}; report it")
     return {
@@ -159,9 +161,13 @@ def export(job: PairJob, _done: Done) -> JsonObject:
     entries = dictionary.read_bytes().splitlines()
     count = text.frequent_tokens(layout.learned, len(entries))
     draft_from = None if count is None else (count, str(layout.learned))
-    training = Training(job.languages, str(layout.pair))
-    best = str(layout.training / BEST)
-    export_checkpoint(best, str(layout.drafter), training, draft_from, half=True)
+    export_checkpoint(
+        str(layout.training / BEST),
+        str(layout.drafter),
+        Training(job.languages, str(layout.pair)),
+        draft_from,
+        half=True,
+    )
     return {"files": [layout.drafter], "draft_vocabulary": count}
 
 
@@ -179,9 +185,10 @@ def measure(job: PairJob, _done: Done) -> JsonObject:
         decode(translator, lines, job.quiet)
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]
-    strict = job.settings(path=str(layout.drafter), strategy="specdec")
     checkpoint = Path(str(job.verifier.ar_path))
-    differ = differing(job, strict, checkpoint, compared)
+    differ = differing(
+        job, job.settings(path=str(layout.drafter), strategy="specdec"), checkpoint, compared
+    )
     exact = (
         f"In float64, the pair translates {differ} of {counted(len(compared), 'held-out line')} "
         f"unlike fairseq's greedy search with {checkpoint.name}."

@@ -90,8 +90,11 @@ def segment(job: PairJob, _done: Done) -> JsonObject:
     learned = facts["lines"] - len(valid)
     if not learned:
         raise InferenceError(f"SOURCES {job.sources}: repeats a few lines; give more that differ")
-    counts = {"lines": {"valid": len(valid), "train": learned}, "too_long": facts["too_long"]}
-    return {**counts, "files": [layout.sources, layout.valid_text, layout.example]}
+    return {
+        "lines": {"valid": len(valid), "train": learned},
+        "too_long": facts["too_long"],
+        "files": [layout.sources, layout.valid_text, layout.example],
+    }
 
 
 def _tokens(codec: TextCodec, text: str) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
 
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
@@ -239,15 +239,19 @@ def watch(
     """
     name, *arguments = command
     code = f"sys.argv[0] = {name!r}\n{CHILD}{PROGRAMS[str(name)]}"
-    program = python_program(code, *arguments)
-    environment = {**os.environ, "PYTHONUTF8": "1"}
     last = ""
     times = list[tuple[int, float]]()
     shown = {} if total is None else {"unit": "update", "total": total}
     with (
         open(log, "a", encoding="utf-8") as file,
         progress(job.quiet, str(name), **shown) as bar,
-        Popen(program, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment) as child,
+        subprocess.Popen(
+            python_program(code, *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUTF8": "1"},
+        ) as child,
     ):
         assert child.stdout is not None
         try:

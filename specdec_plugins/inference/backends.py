@@ -105,8 +105,9 @@ class BeamSearchGenerator(BatchGenerator):
         self, generator: SequenceGenerator, engines: Backend | Engines | None = None
     ) -> None:
         """``engines``: by default PyTorch in float32."""
-        positions = int(generator.model.max_decoder_positions())
-        super().__init__(positions, engines or Backend("eager", "float32"))
+        super().__init__(
+            int(generator.model.max_decoder_positions()), engines or Backend("eager", "float32")
+        )
         self._generator = generator
 
     def decode(
@@ -144,8 +145,7 @@ def build_beam_search(
         model = EngineModel([verifier], task.target_dictionary.pad(), engine)
         return BeamSearchGenerator(build(model, options), Engines.both(engine))
     verifier.prepare_for_inference_(Namespace(generation=options))
-    backend = Backend("eager", settings.precision)
-    return BeamSearchGenerator(build([verifier], options), backend)
+    return BeamSearchGenerator(build([verifier], options), Backend("eager", settings.precision))
 
 
 def obstacle(settings: Settings) -> str | None:
@@ -194,8 +194,7 @@ class CTranslate2Generator(BatchGenerator):
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
         self._limits = limits
-        self._source = codec.source
-        self._target = codec.target
+        self._codec = codec
         self._beams = beams
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
@@ -212,7 +211,7 @@ class CTranslate2Generator(BatchGenerator):
         rows = zip(sample["net_input"]["src_tokens"], lengths, strict=True)
         longest = [self._limits.max_length(length, self.positions) for length in lengths]
         results = self._model.translate_batch(
-            [symbols(self._source, ids[-length:-1]) for ids, length in rows],
+            [symbols(self._codec.source, ids[-length:-1]) for ids, length in rows],
             beam_size=self._beams,
             num_hypotheses=self._beams,
             length_penalty=self._limits.lenpen,
@@ -220,16 +219,21 @@ class CTranslate2Generator(BatchGenerator):
             max_decoding_length=max(longest),
             min_decoding_length=self._limits.min_len,
             max_input_length=0,
-            suppress_sequences=[[self._target[self._target.pad()]]],
+            suppress_sequences=[[self._codec.target[self._codec.target.pad()]]],
         )
         hypotheses: list[list[Hypothesis]] = []
         for result, limit in zip(results, longest, strict=True):
             several: list[Hypothesis] = []
             for symbols_ in result.hypotheses:
-                ids = [self._target.index(symbol) for symbol in symbols_[:limit]]
-                tokens = torch.tensor([*ids, self._target.eos()])
-                count = len(ids) + 1
-                several.append({"tokens": tokens, "steps": count, "accepted": [0] * count})
+                ids = [self._codec.target.index(symbol) for symbol in symbols_[:limit]]
+                ids.append(self._codec.target.eos())
+                several.append(
+                    {
+                        "tokens": torch.tensor(ids),
+                        "steps": len(ids),
+                        "accepted": [0] * len(ids),
+                    }
+                )
             hypotheses.append(several)
         return hypotheses
 
@@ -258,8 +262,9 @@ def _check(model: Translator, verifier: TransformerModelBase, codec: TextCodec) 
     outputs = [symbols(target, best[0]["tokens"][:-1]) for best in rows]
     scored = model.score_batch(sentences, outputs, max_input_length=0)
     for row, result in zip(rows, scored, strict=True):
-        scores = torch.tensor(result.log_probs)
-        if not torch.allclose(row[0]["positional_scores"], scores, rtol=0, atol=TOLERATED):
+        if not torch.allclose(
+            row[0]["positional_scores"], torch.tensor(result.log_probs), rtol=0, atol=TOLERATED
+        ):
             raise ConversionError("CTranslate2 computes other scores with this verifier")
 
 

@@ -87,8 +87,9 @@ def subtitle_document(text: str, kind: str) -> Document:
 
         captions = webvtt.from_buffer([text], kind).captions
     except ImportError as error:
-        fault = "subtitles cannot be read; pip install 'specdec-plugins[subtitles]'"
-        raise InferenceError(fault) from error
+        raise InferenceError(
+            "subtitles cannot be read; pip install 'specdec-plugins[subtitles]'"
+        ) from error
     except webvtt.errors.MalformedFileError as error:
         raise InferenceError(f"is not {kind.upper()}") from error
     parts = [""]
@@ -121,8 +122,9 @@ FORMATS: Mapping[str, Callable[[str], Document]] = {
 def _wrapped(subtitle: str, translation: str) -> str:
     """Return a translation in as many lines as the subtitle has, at most, of about one length."""
     count = len(subtitle.splitlines())
-    width = max(1, len(translation) // count)
-    lines = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = TextWrapper(
+        max(1, len(translation) // count), break_long_words=False, break_on_hyphens=False
+    )
     while len(lines.wrap(translation)) > count:
         lines.width += 1
     return lines.fill(translation)
@@ -158,8 +160,9 @@ def _sentences(language: str, line: str) -> Sequence[str]:
     try:
         import sentencex
     except ImportError as error:
-        fault = "sentences cannot be told apart; pip install 'specdec-plugins[serve]'"
-        raise InferenceError(fault) from error
+        raise InferenceError(
+            "sentences cannot be told apart; pip install 'specdec-plugins[serve]'"
+        ) from error
     # It panics at an initial after a blank of several bytes: "B\xa0.".
     sentences = sentencex.segment(language, WIDE_BLANK.sub(" ", line))
     ends = [0, *accumulate(map(len, sentences))]

@@ -35,6 +35,7 @@ from specdec_plugins.inference.pair_folder import (
     verifier_settings,
 )
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.tasks.recipes import flag
 from specdec_plugins.verifiers.families import limits_of
 from specdec_plugins.verifiers.folder import is_folder
 
@@ -129,12 +130,13 @@ class TranslationParser(Parser):
 
     def _add_flags(self) -> None:
         add = self.group.add_argument
-        text = (
-            "a pair's folder, a verifier's checkpoint or a folder of transformers; with --path or "
-            "--AR-path, the folder of dict.{source,target}.txt and, for ordinary text, of codes or "
-            "a SentencePiece model"
+        add(
+            "data",
+            metavar="PAIR",
+            help="a pair's folder, a verifier's checkpoint or a folder of transformers; with "
+            "--path or --AR-path, the folder of dict.{source,target}.txt and, for ordinary text, "
+            "of codes or a SentencePiece model",
         )
-        add("data", metavar="PAIR", help=text)
         add("--dictionaries", metavar="DIR", type=Path, help="of a verifier (its own folder)")
         add("--path", metavar="FILE", help="drafter checkpoint, or drafter.pt:verifier.pt")
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
@@ -150,11 +152,20 @@ class TranslationParser(Parser):
         for name, declared in option_fields(*owners).items():
             if declared.metadata["help"]:
                 _add_option(groups.get(name, self.drafts), declared, kinds[name])
-        hidden: dict[str, Any] = {"action": "store_const", "help": argparse.SUPPRESS}
-        for flag, precision in PRECISION_FLAGS.items():
-            self.engine.add_argument(flag, dest="precision", const=precision, **hidden)
-        helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
-        self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)
+        for spelled, precision in PRECISION_FLAGS.items():
+            self.engine.add_argument(
+                spelled,
+                action="store_const",
+                const=precision,
+                dest="precision",
+                help=argparse.SUPPRESS,
+            )
+        self.drafts.add_argument(
+            "--controller",
+            metavar="NAME",
+            default="auto",
+            help="; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values()),
+        )
 
 
 def _filled(text: str) -> str:
@@ -165,7 +176,6 @@ def _add_option(group: argparse._ActionsContainer, declared: Field[Any], hint: A
     """Add the flag of an option, whose type is ``hint``."""
     name = declared.name
     choices = declared.metadata["choices"] or None
-    spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
     kind = next((part for part in get_args(hint) if part is not NoneType), hint)
     about: JsonObject = {"default": declared.default, "help": declared.metadata["help"]}
     if kind is bool:
@@ -173,7 +183,7 @@ def _add_option(group: argparse._ActionsContainer, declared: Field[Any], hint: A
     else:
         metavar = None if choices else name.rpartition("_")[2].upper()
         about |= {"type": kind, "choices": choices, "metavar": metavar}
-    group.add_argument(*spelled, dest=name, **about)
+    group.add_argument(*SPELLED.get(name, [flag(name)]), dest=name, **about)
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
@@ -239,13 +249,16 @@ def _models_and_text(args: Namespace) -> JsonObject:
 
 def make_settings(args: Namespace) -> Settings:
     """Return the settings of a parsed command line."""
-    for name, flag, nothing in (*REFUSED, *NOT_OF_TEXT):
+    for name, spelled, nothing in (*REFUSED, *NOT_OF_TEXT):
         if (value := getattr(args, name)) is not None and value != nothing:
             raise ValueError(
-                f"{flag} {value}: is not supported here; fairseq's own commands have it"
+                f"{spelled} {value}: is not supported here; fairseq's own commands have it"
             )
-    names = option_fields(GenerationLimits)
-    limits = {name: value for name in names if (value := getattr(args, name)) is not None}
+    limits = {
+        name: value
+        for name in option_fields(GenerationLimits)
+        if (value := getattr(args, name)) is not None
+    }
     settings = {name: getattr(args, name) for name in option_fields(Settings)}
     models = _models_and_text(args)
     limits = limits_of(models["ar_path"]) | limits

@@ -20,8 +20,10 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.drafting import LONGEST, DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
+from specdec_plugins.decoding.steps.verifier import check_supported
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.writer.writer import build_writer
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
     CTranslate2Generator,
@@ -31,7 +33,7 @@ from specdec_plugins.inference.backends import (
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
-from specdec_plugins.inference.writer_backend import build_writer_generator, writes
+from specdec_plugins.inference.writer_backend import WriterGenerator, writes
 from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -154,19 +156,21 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
 
 
 def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engine) -> Models:
-    verifier = None
     drafter = None
     head = None
-    if settings.ar_path:
-        verifier = load_verifier(settings.ar_path, task)
+    verifier = load_verifier(settings.ar_path, task) if settings.ar_path else None
     if settings.has_drafter:
         drafter = load_drafter(str(settings.path), task)
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
         if path := settings.head_path:
-            scoring = Scoring.of(settings.rule, settings.limits).values
-            head = load_head(path, drafter, scoring, settings.block_size).to(settings.device)
+            head = load_head(
+                path,
+                drafter,
+                Scoring.of(settings.rule, settings.limits).values,
+                settings.block_size,
+            ).to(settings.device)
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)
@@ -190,9 +194,11 @@ def _build_generator(
     if settings.strategy == "fairseq" or settings.searched:
         return build_beam_search(settings, task, verifier, engines.verifier)
     if writes(settings) and verifier is not None:
-        writer = build_writer_generator(settings, verifier, target)
+        check_supported(verifier)
+        penalties = {target.unk(): settings.limits.unkpen}
+        writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
         if writer is not None:
-            return writer
+            return WriterGenerator(writer, settings, verifier, target)
     if settings.strategy == "drafter" and drafter is not None:
         return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
     drafts: Drafter | DraftSource | None = drafter

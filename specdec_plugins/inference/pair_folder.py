@@ -103,8 +103,9 @@ def _read(file: Path) -> JsonObject:
     try:
         values = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except (ValueError, RecursionError) as error:
-        fault = f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}} ({error})"
-        raise InferenceError(fault) from error
+        raise InferenceError(
+            f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}} ({error})"
+        ) from error
     options = {}
     for key, value in values.items():
         beside = file.parent / value

@@ -74,16 +74,18 @@ def versions() -> dict[str, str]:
 
 def _settings(settings: Settings) -> JsonObject:
     """Return all settings; None in place of those that the strategy does not use."""
-    described = settings.describe()
-    described["drafts"] = settings.drafts_name
-    described["beam"] = settings.beams
-    depends = None
+    described = settings.describe() | {
+        "drafts": settings.drafts_name,
+        "beam": settings.beams,
+        "output_depends_on_batch": None,
+    }
     if settings.strategy == "specdec" and not settings.searched:
         # Even in exact arithmetic a row's drafts may depend on other rows.
         depends = not settings.rule.lossless and settings.controller.depends_on_batch
+        described["output_depends_on_batch"] = depends
     else:
         described["controller"] = None
-    return {**described, "output_depends_on_batch": depends}
+    return described
 
 
 def format_report(report: JsonObject, prefix: str = "") -> str:
@@ -101,19 +103,24 @@ def format_report(report: JsonObject, prefix: str = "") -> str:
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
     """Check the paths of a run, whose models are inputs."""
     models = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
-    files = {"--path": settings.path, "PAIR": os.path.join(settings.data, SEGMENTATION)}
-    files["--drafts"] = settings.drafts_path
+    files = {
+        "--path": settings.path,
+        "PAIR": os.path.join(settings.data, SEGMENTATION),
+        "--drafts": settings.drafts_path,
+    }
     check_paths(outputs, [*inputs, *models, *files.items()])
 
 
 def model_files(settings: Settings) -> dict[str, str]:
     """Return the models, dictionaries and codes that the output depends on, by name."""
-    drafter = settings.path if settings.has_drafter else None
-    head = settings.head_path
-    files = {"drafter": drafter, "verifier": settings.ar_path, "acceptance_head": head}
-    folder = Path(settings.data)
+    files = {
+        "drafter": settings.path if settings.has_drafter else None,
+        "verifier": settings.ar_path,
+        "acceptance_head": settings.head_path,
+    }
     paths = {name: str(path) for name, path in files.items() if path}
-    paths |= {path.name: str(path) for path in sorted(folder.glob("dict.*.txt"))}
+    dictionaries = sorted(Path(settings.data).glob("dict.*.txt"))
+    paths |= {path.name: str(path) for path in dictionaries}
     paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
     options = settings.encoder_options.items()
     return paths | {n: str(path) for n, path in options if os.path.isfile(str(path))}
@@ -123,12 +130,12 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     """Return the package's version, the models' digests, and all other settings."""
     described = settings.describe()
     models = model_files(settings)
-    options = described.pop("encoder_options")
-    described["encoder_options"] = {k: v for k, v in options.items() if k not in models}
+    del described["data"], described["path"], described["ar_path"]
+    described["encoder_options"] = {
+        name: value for name, value in settings.encoder_options.items() if name not in models
+    }
     if seed is not None:
         described["seed"] = seed
-    for name in ("data", "path", "ar_path"):
-        del described[name]
     described["controller"].pop("acceptance_head", None)
     return {
         "specdec_plugins": specdec_plugins.__version__,
@@ -141,12 +148,16 @@ def describe_verifier(translator: Translator) -> Iterator[str]:
     """Yield a line each for encoder, decoder and dictionaries."""
     model = translator.verifier
     codec = translator.codec
-    settings = translator.settings
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
-        width = part.layers[0].fc1.in_features
-        hidden = part.layers[0].fc1.out_features
         layers = counted(len(part.layers), "layer")
-        yield f"{name}: {layers} of widths {width} and {hidden}, {part.max_positions()} positions"
-    languages = {settings.source_lang: codec.source, settings.target_lang: codec.target}
+        fc1 = part.layers[0].fc1
+        yield (
+            f"{name}: {layers} of widths {fc1.in_features} and {fc1.out_features}, "
+            f"{part.max_positions()} positions"
+        )
+    languages = {
+        translator.settings.source_lang: codec.source,
+        translator.settings.target_lang: codec.target,
+    }
     sizes = (f"{language} {len(words)}" for language, words in languages.items())
     yield f"dictionaries: {' and '.join(sizes)} entries"

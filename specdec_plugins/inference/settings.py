@@ -206,14 +206,14 @@ class Settings(RunOptions):
         """The file of the acceptance head that the controller asks, if there is one."""
         if not self.has_drafter or not self.controller.asks_head:
             return None
-        named = getattr(self.controller, "acceptance_head", None)
-        return named or find_head(str(self.path), self.rule.name)
+        return getattr(self.controller, "acceptance_head", None) or find_head(
+            str(self.path), self.rule.name
+        )
 
     @property
     def by_ctranslate2(self) -> bool:
         """True if CTranslate2 is to decode, if it can."""
-        greedy = self.strategy in TRACED and self.kind is None
-        return greedy and self.ar_backend == CTRANSLATE2
+        return self.strategy in TRACED and self.kind is None and self.ar_backend == CTRANSLATE2
 
     @property
     def engines(self) -> tuple[str, str, str | None, str]:

@@ -67,16 +67,22 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     of_rule = _taken(values, option_types(*RULES))
     rule = choose_rule({**base.rule.values, **of_rule}) if of_rule else base.rule
     if name in CONTROLLERS:
-        of_controller = _taken(values, option_types(CONTROLLERS[name]))
-        controller = controller_of({**(options or {}), **of_controller, "controller": name})
+        controller = controller_of(
+            {
+                **(options or {}),
+                **_taken(values, option_types(CONTROLLERS[name])),
+                "controller": name,
+            }
+        )
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     elif name in OTHERS:
         changes = dict(OTHERS[name])
         if name in (AR, BEAM):
             changes["rule"] = rule
     else:
-        known = ", ".join((*OTHERS, *CONTROLLERS))
-        raise ValueError(f"--systems {text}: must begin with one of {known}")
+        raise ValueError(
+            f"--systems {text}: must begin with one of {', '.join((*OTHERS, *CONTROLLERS))}"
+        )
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
     changes["beam"] = (base.beam or 5) if name in (BEAM, FAIRSEQ) else 1

@@ -28,6 +28,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.pair_folder import TRANSFORMERS, files_in_folder
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.tasks.recipes import flag
 from specdec_plugins.verifiers.families import family_of
 
 logger = logging.getLogger(__name__)
@@ -96,10 +97,9 @@ class TextCodec:
         words = tokenize_line(self.segment(line.text))
         unknown = next((word for word in words if self.source.index(word) == unk), "a word")
         fault = f"line {line.number}: the dictionary lacks {unknown}, so the model reads <unk>"
-        if self.segmenters.cut:
-            return fault
-        remedy = "if the text is not segmented yet, give --tokenizer and --bpe as in training"
-        return f"{fault}; {remedy}"
+        if not self.segmenters.cut:
+            fault += "; if the text is not segmented yet, give --tokenizer and --bpe as in training"
+        return fault
 
     def _ids(self, dictionary: Dictionary, text: str) -> Tensor:
         """Return ``(tokens,)`` ids of a text, EOS included."""
@@ -144,9 +144,10 @@ class TextCodec:
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
-        ignored = {self.tokens.target} - {None}
         text: str = self.target.string(
-            tokens.cpu(), self.segmenters.markers, extra_symbols_to_ignore=ignored
+            tokens.cpu(),
+            self.segmenters.markers,
+            extra_symbols_to_ignore={self.tokens.target} - {None},
         )
         for segmenter in self.segmenters.join:
             text = segmenter.decode(text)
@@ -163,15 +164,15 @@ def build_segmenters(settings: Settings) -> Segmenters:
     known |= {name: getattr(settings, name) for name in OF_SETTINGS}
     options = Namespace(**{**files_in_folder(settings.data), **known})
     built = []
-    for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
-        _check_files(flag, options)
+    for kind, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
+        _check_files(kind, options)
         try:
             built.append(build(options))
         # Each fails differently: missing files, packages, options. The BPE reader exits.
         except (Exception, SystemExit) as error:
-            reason = one_line(error)
-            name = getattr(options, flag)
-            raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
+            raise InferenceError(
+                f"--{kind} {getattr(options, kind)}: cannot be set up ({one_line(error)})"
+            ) from error
     cut = [segmenter for segmenter in built if segmenter is not None]
     if settings.keep_bpe:
         return Segmenters(cut)
@@ -186,5 +187,6 @@ def _check_files(kind: str, options: Namespace) -> None:
     for field in fields(form) if form else ():
         value = getattr(options, field.name, None) or field.default
         if value == MISSING or "://" in str(value):
-            flag = f"--{field.name.replace('_', '-')}"
-            raise InferenceError(f"--{kind} {name}: give a file by {flag}, or beside dictionaries")
+            raise InferenceError(
+                f"--{kind} {name}: give a file by {flag(field.name)}, or beside dictionaries"
+            )

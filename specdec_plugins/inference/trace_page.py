@@ -88,9 +88,10 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
                 if not all(map(_is_sound, sentence.steps)):
                     raise ValueError("a step contradicts itself")
             except (ValueError, RecursionError, OverflowError) as error:
-                fault = f"{path}, line {number}: is not the trace of a sentence ({error})"
-                remedy = "go on with the --resume of the run that wrote it, or write it anew"
-                raise InferenceError(f"{fault}; {remedy}") from error
+                raise InferenceError(
+                    f"{path}, line {number}: is not the trace of a sentence ({error}); go on with "
+                    "the --resume of the run that wrote it, or write it anew"
+                ) from error
             yield sentence
 
 

@@ -159,13 +159,16 @@ class Translator:
         if isinstance(target_prefix, str):
             source = (replace(line, target_prefix=target_prefix) for line in source)
         elif target_prefix is not None:
-            pairs = zip(source, target_prefix, strict=True)
-            source = (replace(line, target_prefix=prefix) for line, prefix in pairs)
+            source = (
+                replace(line, target_prefix=prefix)
+                for line, prefix in zip(source, target_prefix, strict=True)
+            )
         if drafts is not None:
             if self.settings.drafts_path is None:
                 raise ValueError("drafts: load the translator with Settings(drafts='texts', ...)")
-            drafted = zip(source, drafts, strict=True)
-            source = (replace(line, draft=draft) for line, draft in drafted)
+            source = (
+                replace(line, draft=draft) for line, draft in zip(source, drafts, strict=True)
+            )
         window = window or self.settings.window
         if self.settings.split_sentences:
             return self._translate_sentences(source, window, seed)
@@ -190,8 +193,9 @@ class Translator:
         items = [self._encode(line) for line in _numbered(lines)]
         if on_piece is not None:
             for index, item in enumerate(items):
-                take = partial(on_piece, index)
-                item.growing = GrowingText(self.codec, take, item.prefix.tolist())
+                item.growing = GrowingText(
+                    self.codec, partial(on_piece, index), item.prefix.tolist()
+                )
         return list(self._translate_window(items, seed))
 
     def _translate(
@@ -203,7 +207,7 @@ class Translator:
             for line in lines:
                 item = self._encode(line)
                 items.append(item)
-                if not warned and self._reads_unknown(item):
+                if not warned and self.codec.source.unk() in item.source:
                     warned = True
                     logger.warning("%s", self.codec.unknown_word(line))
             for result in self._translate_window(items, seed):
@@ -214,9 +218,10 @@ class Translator:
     def _translate_sentences(
         self, source: Iterator[Line], window: int, seed: int | None
     ) -> Iterator[Translation]:
-        language = str(self.settings.source_lang)
         while lines := list(islice(source, window)):
-            documents = [plain_document(line.text, language) for line in lines]
+            documents = [
+                plain_document(line.text, str(self.settings.source_lang)) for line in lines
+            ]
             sentences = [
                 replace(line, text=text)
                 for line, document in zip(lines, documents)
@@ -241,12 +246,13 @@ class Translator:
         except ValueError as error:
             return _Item(line, InferenceError(f"line {line.number}: {error}"))
         longest = self.settings.limits.max_length(len(ids), self.generator.positions)
-        draft = self.codec.encode_draft(line.draft or "", longest + 1)
-        constraints = [self.codec.encode_constraint(text) for text in words]
-        return _Item(line, None, ids, prefix, draft, constraints)
-
-    def _reads_unknown(self, item: _Item) -> bool:
-        return self.codec.source.unk() in item.source
+        return _Item(
+            line,
+            source=ids,
+            prefix=prefix,
+            draft=self.codec.encode_draft(line.draft or "", longest + 1),
+            constraints=[self.codec.encode_constraint(text) for text in words],
+        )
 
     def _translate_window(
         self, items: list[_Item], seed: int | None
@@ -267,8 +273,8 @@ class Translator:
                 # Threads take turns: generators and engines keep state.
                 with self._lock:
                     if seed is not None and self.settings.rule.draws:
-                        number = rows[0].line.number
-                        torch.manual_seed(Random(f"{seed} {number}").getrandbits(63))
+                        draw = Random(f"{seed} {rows[0].line.number}")
+                        torch.manual_seed(draw.getrandbits(63))
                     try:
                         self._decode(rows)
                     except InferenceError as error:
@@ -281,31 +287,33 @@ class Translator:
     def _decode(self, items: list[_Item]) -> None:
         """Translate a batch."""
         device = self.settings.device
-        source = self.codec.source
-        target = self.codec.target
-        tokens = collate_tokens([item.source for item in items], source.pad(), left_pad=True)
+        pad = self.codec.target.pad()
+        tokens = collate_tokens(
+            [item.source for item in items], self.codec.source.pad(), left_pad=True
+        )
         lengths = torch.tensor([len(item.source) for item in items])
         sample: Sample = {
             "id": torch.arange(len(items), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
         if self.settings.drafts_path is not None:
-            drafts = collate_tokens([item.draft for item in items], target.pad())
+            drafts = collate_tokens([item.draft for item in items], pad)
             sample["net_input"][DRAFTS] = drafts.to(device)
         if self._constrained:
             sample["constraints"] = pack_constraints([item.constraints for item in items])
         forced = None
         if any(len(item.prefix) for item in items):
-            forced = collate_tokens([item.prefix for item in items], target.pad()).to(device)
+            forced = collate_tokens([item.prefix for item in items], pad).to(device)
             if not isinstance(self.generator, BatchGenerator):
                 # A row's minimum length is not to depend on the prefixes of others.
                 lengths = torch.tensor([len(item.prefix) for item in items])
                 sample["net_input"][FREE] = lengths.to(device)
-        begin = self.codec.tokens.begin
         fault = f"line {items[0].line.number}, or its batch: a model's scores are not numbers"
         self._commits.follow([item.growing.commit for item in items if item.growing is not None])
         try:
-            rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
+            rows = self.generator.generate(
+                [], sample, prefix_tokens=forced, bos_token=self.codec.tokens.begin
+            )
         except (AssertionError, IndexError) as error:  # of NaN
             raise InferenceError(f"{fault} ({error})") from error
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
@@ -330,18 +338,18 @@ class Translator:
                 self.settings.rule.draws,
             )
         limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
-        unknown = self._reads_unknown(item) or self.codec.target.unk() in output["tokens"]
         return Translation(
             best.text,
             best.tokens,
             best.score,
-            output.get("accepted", []),
-            forced,
-            len(best.tokens) > limit,
-            unknown,
-            trace,
-            output.get("verified", []),
-            several,
+            accepted=output.get("accepted", []),
+            forced=forced,
+            limited=len(best.tokens) > limit,
+            unknown=self.codec.source.unk() in item.source
+            or self.codec.target.unk() in output["tokens"],
+            trace=trace,
+            verified=output.get("verified", []),
+            hypotheses=several,
         )
 
     def _hypothesis(self, output: step_result.Hypothesis) -> Hypothesis:

@@ -141,11 +141,17 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     Args:
         threads: that are to decode; None is torch's number.
     """
-    auto = settings.strategy == "specdec" and settings.controller == Auto()
-    auto = auto and (settings.drafts is None or not settings.path)
+    auto = (
+        settings.strategy == "specdec"
+        and settings.controller == Auto()
+        and (settings.drafts is None or not settings.path)
+    )
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
-    strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
-    strict = strict and not settings.searched
+    strict = (
+        settings.rule == StrictRule()
+        and torch.device(settings.device).type == "cpu"
+        and not settings.searched
+    )
     if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
@@ -162,8 +168,10 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
 def _suits(mode: Settings, settings: Settings) -> bool:
     """Return whether a run whose settings leave the mode open may have this one."""
     if mode.kind is not None:
-        asked = settings.drafter_precision
-        return settings.strategy == "specdec" and asked in (None, mode.drafter_precision)
+        return settings.strategy == "specdec" and settings.drafter_precision in (
+            None,
+            mode.drafter_precision,
+        )
     if settings.ar_backend not in ("auto", mode.ar_backend):
         return False
     return not mode.by_ctranslate2 or obstacle(mode) is None

@@ -10,10 +10,9 @@ from torch import Tensor
 from specdec_plugins.decoding.hypotheses import total_score
 from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.steps.encoder import SourceReader
-from specdec_plugins.decoding.steps.verifier import check_supported
 from specdec_plugins.decoding.target_prefix import read_prefix, with_prefix
 from specdec_plugins.engines.choice import choose_engine
-from specdec_plugins.engines.writer.writer import Sentence, Writer, build_writer
+from specdec_plugins.engines.writer.writer import Sentence, Writer
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import Backend, BatchGenerator
 from specdec_plugins.inference.settings import TRACED, Settings
@@ -34,16 +33,6 @@ def writes(settings: Settings) -> bool:
     int8 = settings.precision == "int8" and settings.engine == "auto"
     each_token = settings.rule.draws or settings.trace or settings.limits.repetition_penalty != 1
     return greedy and int8 and settings.batch <= MAX_ROWS and not each_token
-
-
-def build_writer_generator(
-    settings: Settings, verifier: TransformerModelBase, target: Dictionary
-) -> WriterGenerator | None:
-    """Return a generator for settings under which it :func:`writes`; None: it cannot run here."""
-    check_supported(verifier)
-    penalties = {target.unk(): settings.limits.unkpen}
-    writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
-    return None if writer is None else WriterGenerator(writer, settings, verifier, target)
 
 
 class WriterGenerator(BatchGenerator):
@@ -82,13 +71,11 @@ class WriterGenerator(BatchGenerator):
             for source, prefix, count, limit in zip(sources, prefixes.tolist(), counts, limits):
                 # The token after the last one is chosen, too, where it is to be EOS.
                 sentence = self._writer.sentence(self._reader.read(source), first, limit + 1)
-                hypothesis = self._hypothesis(sentence, prefix[:count], limit)
-                rows.append([hypothesis])
+                rows.append([self._hypothesis(sentence, prefix[:count], limit)])
         return rows
 
     def _hypothesis(self, sentence: Sentence, prefix: list[int], limit: int) -> Hypothesis:
-        room = limit + 1 - len(prefix)
-        words, _ = sentence.write(prefix, room, self._limits.min_len)
+        words, _ = sentence.write(prefix, limit + 1 - len(prefix), self._limits.min_len)
         if len(words) > limit:
             words[limit] = self._eos
         steps = len(words) - len(prefix)

@@ -64,8 +64,9 @@ class CopyDrafts(DraftKind):
         credit = Credit() if options.rule == StrictRule() else None
         name, precision = _engine(options)
         if precision == "int8" and limits.repetition_penalty == 1:
-            bans = TokenBans(limits, target.pad(), target.unk(), target.eos())
-            written = writer_source(verifier, bans, credit)
+            written = writer_source(
+                verifier, TokenBans(limits, target.pad(), target.unk(), target.eos()), credit
+            )
             if written is not None:
                 return written
         copied = choose_engine(name, precision, options.device)

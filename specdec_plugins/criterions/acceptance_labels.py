@@ -58,7 +58,8 @@ class LabelledBlocks:
     def decided(self) -> Tensor:
         """``(batch, blocks, slots)`` True where all tokens before are accepted: only these slots
         have a label."""
-        return F.pad(self.survived[..., :-1], (1, 0), value=True) & self.open
+        before = self.survived[..., :-1]
+        return F.pad(before, (1, 0), value=True) & self.open
 
     @property
     def reached(self) -> Tensor:
@@ -109,22 +110,18 @@ class AcceptanceLabeller:
             if self.rule.draws:
                 torch.manual_seed(int(seeds[0]))
             blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
-        parts = [torch.stack(part, 1) for part in zip(*blocks)]
-        return LabelledBlocks(self.eos, cuts, *parts)
+        return LabelledBlocks(self.eos, cuts, *(torch.stack(part, 1) for part in zip(*blocks)))
 
     def _read(self, net_input: NetInput, target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
-        source = net_input["src_tokens"]
-        source_lengths = net_input["src_lengths"]
-        encoder_out = self.verifier.encode(source, source_lengths)
+        encoder_out = self.verifier.encode(net_input["src_tokens"], net_input["src_lengths"])
         rows, length = target.shape
         capacity = 2 * length + self.block_size + 1
         self.verifier.begin(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
-        whole = ChainDraft.of(before[:, 1:])
         first = before[:, 0].tolist()
         # In an empty cache the tokens are where they belong.
-        _, features, _ = self.verifier.score(first, whole, [0] * rows)
+        _, features, _ = self.verifier.score(first, ChainDraft.of(before[:, 1:]), [0] * rows)
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             known = target.ne(self.padding).sum(1).tolist()
@@ -137,15 +134,14 @@ class AcceptanceLabeller:
         last = tokens_before[:, 0].tolist()
         cuts = cut.tolist()
         new = [0] * len(cuts) if self.drafter.causal else cuts
-        prefixes = Prefixes(target.tolist(), new, cuts, last, None)
-        states, scores = self.drafter.draft(prefixes, self.block_size)
-        sizes = [self.block_size] * len(cuts)
+        states, scores = self.drafter.draft(
+            Prefixes(target.tolist(), new, cuts, last, None), self.block_size
+        )
         scoring = self.scoring if self.rule.draws else None
-        draft = chosen_draft(sizes, states, scores, scoring)
+        draft = chosen_draft([self.block_size] * len(cuts), states, scores, scoring)
         logits, *_ = self.verifier.score(last, draft, cuts)
-        prefix = target[:, : max(cuts)]
         logits, normalisers = self.scoring.changed(
-            logits, prefix, cut, draft.tokens, draft.links.ancestors
+            logits, target[:, : max(cuts)], cut, draft.tokens, draft.links.ancestors
         )
         self._bans.apply(logits, cut[:, None] + draft.links.depths, None)
         verification = Verification(logits, self.eos, normalisers)

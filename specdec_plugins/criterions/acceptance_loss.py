@@ -82,9 +82,11 @@ class AcceptanceLoss(SlotCriterion):
         """Return the labeller; the pair does not change while its head is trained."""
         if self._labeller is None:
             head = unwrapped(model)
-            scoring = Scoring.of(self.task.rule, self.task.limits)
-            size = head.head.settings.block_size
-            self._labeller = AcceptanceLabeller(head.drafter, scoring, size)
+            self._labeller = AcceptanceLabeller(
+                head.drafter,
+                Scoring.of(self.task.rule, self.task.limits),
+                head.head.settings.block_size,
+            )
         return self._labeller
 
     @classmethod

@@ -59,8 +59,9 @@ class GlatLoss(SlotCriterion):
 
     def forward(self, model: Drafter, sample: Sample) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss (nats, summed), the sample size and summable logs on the device."""
-        read = partial(self._losses, model)
-        output: DrafterOutput = model(sample, read, self.cfg.verifier_labels)
+        output: DrafterOutput = model(
+            sample, partial(self._losses, model), self.cfg.verifier_labels
+        )
         weights = output.scored.float()
         if self.cfg.slot_decay > 0:
             slots = torch.arange(weights.size(-1), device=weights.device)
@@ -108,12 +109,12 @@ class GlatLoss(SlotCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[LogOutput]) -> None:
         """Log means over slots; losses in bits, as fairseq does."""
-        losses = {"loss": "loss", "nll_loss": "nll_loss"}
-        cls.log_means(logging_outputs, "weights", losses, math.log(2))
+        cls.log_means(
+            logging_outputs, "weights", {"loss": "loss", "nll_loss": "nll_loss"}, math.log(2)
+        )
         glancing = {"glat_accu": "glat_correct", "glat_context_p": "glat_context_p"}
         cls.log_means(logging_outputs, "glat_total", glancing)
         slot = 0
         while any(f"total_{slot}" in log for log in logging_outputs):
-            names = {f"acc_{slot}": f"correct_{slot}"}
-            cls.log_means(logging_outputs, f"total_{slot}", names)
+            cls.log_means(logging_outputs, f"total_{slot}", {f"acc_{slot}": f"correct_{slot}"})
             slot += 1

@@ -94,8 +94,9 @@ def speculative_generator(
     head = None
     path = getattr(controller, "acceptance_head", None)
     if path is not None:
-        head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size)
-        head = head.to(next(drafter.parameters()).device)
+        head = load_head(path, drafter, Scoring.of(rule, limits).values, options.block_size).to(
+            next(drafter.parameters()).device
+        )
     return build_generator(
         verifier,
         drafter,

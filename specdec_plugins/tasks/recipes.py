@@ -45,8 +45,10 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     try:
         flags = list(_recipe_flags(path, rest))
     except Exception as error:  # of YAML, OmegaConf, or because the file holds something else
-        fault = "is no recipe of fairseq-hydra-train, or refers to what it lacks"
-        raise ConfigError(f"{path}: {fault} ({one_line(error)})") from error
+        raise ConfigError(
+            f"{path}: is no recipe of fairseq-hydra-train, or refers to what it lacks "
+            f"({one_line(error)})"
+        ) from error
     opposite = {x: "--" + x[5:] if x.startswith("--no-") else "--no-" + x[2:] for x in flags}
     off = {*opposite.values()} & {*rest}
     flags = [flag for flag in flags if opposite[flag] not in off]

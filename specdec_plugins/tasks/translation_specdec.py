@@ -142,8 +142,9 @@ class TranslationSpecdecTask(TranslationTask):
         if (languages := stored_languages(state_dict)) is not None:
             adopt(languages, self, name)
         check_dictionaries(state_dict, self, name)
-        ours = (KEY, multilingual.KEY)
-        super().load_state_dict({key: x for key, x in state_dict.items() if key not in ours})
+        super().load_state_dict(
+            {key: x for key, x in state_dict.items() if key not in (KEY, multilingual.KEY)}
+        )
 
     def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
         """Load a split as fairseq does, but drop no sentence. In a drafter's training, sizes of
@@ -191,9 +192,10 @@ class TranslationSpecdecTask(TranslationTask):
     def _add_noise(self, sample: Sample, seed: int, ratio: float) -> None:
         """Complete a batch by noise that depends on ``seed`` and each sentence's id alone."""
         target = sample["target"]
-        blocks = self.cfg.blocks_per_sentence
         seeds = block_mask.sentence_seeds(sample["id"].to(target.device), seed)
-        uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, blocks)
+        uniforms = block_mask.sentence_uniforms(
+            seeds, block_mask.CUTS, self.cfg.blocks_per_sentence
+        )
         # Forced tokens are never drafted.
         forced = len(self.language_tokens.forced)
         lengths = target.ne(self.target_dictionary.pad()).sum(1) - forced

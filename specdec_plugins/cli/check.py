@@ -109,8 +109,7 @@ def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
     random = Random(1)
     source = judge.codec.source
     words = source.symbols[source.nspecial :]
-    longest = judge.codec.longest - 1
-    sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
+    sizes = [min(random.randint(3, 25), judge.codec.longest - 1) for _ in range(args.lines or MADE)]
     return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
 
 
@@ -127,14 +126,19 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         settings = parse_system(name, base)
         outputs, *figures = decoded(replace(settings, batch=batch), lines)
         precision = "float32" if settings.precision == "int8" else settings.precision
-        here = replace(base, target_prefix=settings.target_prefix, limits=settings.limits)
         name_of_stock = f"fairseq@beam={settings.beams}"
-        stock = parse_system(f"{name_of_stock},precision={precision}", here)
+        stock = parse_system(
+            f"{name_of_stock},precision={precision}",
+            replace(base, target_prefix=settings.target_prefix, limits=settings.limits),
+        )
         key = name_of_stock, repr(stock)
         if key not in references:
             references[key] = decoded(stock, lines)
-        compared = zip(lines, outputs, references[key][0], strict=True)
-        gaps = [gap(judge, line, a, b) for line, a, b in compared if a != b]
+        gaps = [
+            gap(judge, line, a, b)
+            for line, a, b in zip(lines, outputs, references[key][0], strict=True)
+            if a != b
+        ]
         if settings.precision == "float64" and settings.rule.lossless:
             inexact += len(gaps)
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
@@ -154,13 +158,14 @@ def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> i
     codec = judge.codec
     tokens = codec.tokens
     limits = judge.settings.limits
-    positions = judge.generator.positions
     sources = [ids for line in lines if (ids := codec.encode(line)) is not None]
-    lengths = [limits.max_length(len(ids), positions) - len(tokens.forced) for ids in sources]
+    lengths = [
+        limits.max_length(len(ids), judge.generator.positions) - len(tokens.forced)
+        for ids in sources
+    ]
     expected = greedy_output(folder, sources, lengths, tokens, limits.min_len)
-    outputs = decode(judge, lines)
     unlike = 0
-    for ours, theirs, length in zip(outputs, expected, lengths, strict=True):
+    for ours, theirs, length in zip(decode(judge, lines), expected, lengths, strict=True):
         output = [codec.target.index(token) for token in ours[:length]]
         unlike += output != theirs
     return unlike

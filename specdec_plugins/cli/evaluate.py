@@ -73,11 +73,13 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     if not args.no_plots and find_spec("matplotlib") is None:
         raise ValueError("the plots need matplotlib: pip install matplotlib, or give --no-plots")
-    single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
-    base = make_settings(argparse.Namespace(**{**vars(args), **single}))
+    base = make_settings(
+        argparse.Namespace(
+            **{**vars(args), "batch": 1, "controller": "auto", "strategy": "specdec"}
+        )
+    )
     systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
-    usual = (name for name in (STOCK, AR, *systems) if name in systems)
-    baseline = args.baseline or next(usual)
+    baseline = args.baseline or next(n for n in (STOCK, AR, *systems) if n in systems)
     if baseline not in systems:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")
     for path in filter(None, [*args.input_path, *args.reference]):
@@ -89,9 +91,8 @@ def main(argv: Sequence[str]) -> None:
             bar.iterable = measure(experiment, args.output_path, bar.set_description_str)
             runs = list(bar)
     command_line = shlex.join([program(), *argv])
-    whole = table(experiment, runs, baseline, command_line)
     path = args.output_path / "table.md"
-    write_whole(path, [whole.encode()])
+    write_whole(path, [table(experiment, runs, baseline, command_line).encode()])
     groups = results(experiment, runs)
     write_records(groups, args.output_path)
     if not args.no_plots:
@@ -118,10 +119,12 @@ def prepare(
     if converted:
         model = folder
         convert_verifier(translator.verifier, translator.codec, model)
-    texts = zip(args.input_path, args.reference)
     return Experiment(
         systems=systems,
-        texts=[Sentences.read(*text, args.lines, translator) for text in texts],
+        texts=[
+            Sentences.read(path, reference, args.lines, translator)
+            for path, reference in zip(args.input_path, args.reference)
+        ],
         rounds=args.rounds,
         batches=tuple(dict.fromkeys(args.batch)),
         threads=tuple(dict.fromkeys(args.threads)),

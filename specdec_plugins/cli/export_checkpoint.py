@@ -34,8 +34,12 @@ def main(argv: Sequence[str]) -> None:
     """Write the checkpoint."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    source = "a checkpoint of fairseq-train, or a transformers folder"
-    add("verifier", metavar="SOURCE", type=Path, help=source)
+    add(
+        "verifier",
+        metavar="SOURCE",
+        type=Path,
+        help="a checkpoint of fairseq-train, or a transformers folder",
+    )
     add("target", metavar="TARGET", help="the file to write")
     add("-s", "--source-lang", metavar="LANG", help="language to record")
     add("-t", "--target-lang", metavar="LANG", help="language to record")
@@ -69,9 +73,13 @@ def main(argv: Sequence[str]) -> None:
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
             write_dictionaries(args.verifier, Path(args.target).parent, languages)
-        training = Training(languages, args.dictionaries)
         size = export_checkpoint(
-            str(args.verifier), args.target, training, draft_from, args.as_transformer, args.half
+            str(args.verifier),
+            args.target,
+            Training(languages, args.dictionaries),
+            draft_from,
+            args.as_transformer,
+            args.half,
         )
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
 
@@ -84,8 +92,9 @@ def to_transformers(settings: Settings, folder: Path, half: bool) -> None:
         raise CheckpointError("--to transformers: the model has tokens of languages, or BOS")
     if half:
         verifier = verifier.half()
-    languages = task.cfg.source_lang, task.cfg.target_lang
-    write_folder(verifier, task.target_dictionary, languages, folder)
+    write_folder(
+        verifier, task.target_dictionary, (task.cfg.source_lang, task.cfg.target_lang), folder
+    )
     data = Path(settings.data)
     for name in (SEGMENTATION, *map(os.path.basename, files_in_folder(settings.data).values())):
         if (data / name).is_file():

@@ -68,8 +68,11 @@ def main(argv: Sequence[str]) -> None:
         "--trace": args.trace,
         "--stats-json": args.stats_json,
     }
-    beside = ("the file for --resume,", resume_path(args.output_path))
-    check_run(settings, [*outputs.items(), beside], [("--input-path", args.input_path)])
+    check_run(
+        settings,
+        [*outputs.items(), ("the file for --resume,", resume_path(args.output_path))],
+        [("--input-path", args.input_path)],
+    )
     choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs.items()):
@@ -106,17 +109,17 @@ def _translate_lines(args: argparse.Namespace, settings: Settings) -> None:
             tell("type sentences, one a line; Ctrl-D ends")
         hidden = args.no_progress_bar or lines.typed
         hidden |= args.output_path == STANDARD and sys.stdout.isatty()
-        total = lines.total()
         try:
             with progress(
-                hidden, iterable=results, initial=output.done, total=total, unit="line"
+                hidden, iterable=results, initial=output.done, total=lines.total(), unit="line"
             ) as bar:
                 resume.write(bar, trace)
         except BrokenPipeError as error:
             if not (args.trace or args.stats_json):
                 raise
-            fault = "standard output: its reader left, other outputs are cut off"
-            raise InferenceError(fault) from error
+            raise InferenceError(
+                "standard output: its reader left, other outputs are cut off"
+            ) from error
         remedy = ""
         if output.resumable:
             remedy = "; lines before are kept, go on with --resume"

@@ -56,8 +56,9 @@ def main(argv: Sequence[str]) -> None:
         from specdec_plugins.serve.app import Limits, Service
         from specdec_plugins.serve.workers import Workers
     except ImportError as error:
-        fault = f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
-        raise InferenceError(fault) from error
+        raise InferenceError(
+            f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
+        ) from error
     logger.setLevel(logging.INFO)
     keys: list[str] = []
     if args.api_key_file:
@@ -68,11 +69,12 @@ def main(argv: Sequence[str]) -> None:
     models = [as_tuned(Settings.of_model(path, **options)) for path in args.models]
     count = args.workers or max(1, cores() // args.threads)
     workers = Workers(models, count, args.threads)
-    limits = Limits(args.max_characters, args.timeout, args.max_requests)
-    app = Service(workers, limits, keys).app()
+    service = Service(workers, Limits(args.max_characters, args.timeout, args.max_requests), keys)
     logger.info("loading the models; then at http://%s:%d", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
-    uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
+    uvicorn.run(
+        service.app(), host=args.host, port=args.port, access_log=False, log_level="warning"
+    )
 
 
 if __name__ == "__main__":

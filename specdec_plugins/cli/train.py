@@ -47,8 +47,9 @@ def main(argv: Sequence[str]) -> None:
         except FileNotFoundError as error:
             raise InferenceError(f"{error.filename or error}: no such file or folder") from error
         except FloatingPointError as error:
-            remedy = "give a lower --lr, or --clip-norm"
-            raise InferenceError(f"training went wrong ({one_line(error)}); {remedy}") from error
+            raise InferenceError(
+                f"training went wrong ({one_line(error)}); give a lower --lr, or --clip-norm"
+            ) from error
         except Exception as error:
             if str(error).startswith("--"):
                 raise ConfigError(str(error)) from error

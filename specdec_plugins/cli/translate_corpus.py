@@ -66,8 +66,9 @@ def main(argv: Sequence[str]) -> None:
         with progress(args.no_progress_bar, total=total, initial=before, unit="line") as bar:
             for count in translate_shards(missing, settings, args.seed, args.workers, args.threads):
                 bar.update(count)
-        after = corpus.describe_job(files, settings, args.seed, args.shard_lines)
-        if other := differing(about, after):
+        if other := differing(
+            about, corpus.describe_job(files, settings, args.seed, args.shard_lines)
+        ):
             raise InferenceError(
                 f"{other}: was replaced while the corpus was translated; {corpus.REMEDY}"
             )

@@ -79,8 +79,9 @@ def main(argv: Sequence[str]) -> None:
         if not args.quiet:
             put(text)
 
-    about = processor_name(), counted(threads, "thread"), settings.precision, str(settings.rule)
-    show(f"{', '.join(about)}\n")
+    show(
+        f"{processor_name()}, {counted(threads, 'thread')}, {settings.precision}, {settings.rule}\n"
+    )
     for size, timed in batches.items():
         show("\n".join(_table(size, timed)) + "\n")
         if stored is not None:
@@ -109,8 +110,14 @@ def _table(batch: int, timed: Sequence[Timed]) -> Iterator[str]:
     times = f"times {NAMES[base.mode]}"
     for item in timed:
         ratios[item.mode] = [a / b for a, b in zip(base.milliseconds, item.milliseconds)]
-        figures = spread(item.milliseconds), spread(ratios[item.mode], 2)
-        rows.append([titled(item.mode), *figures, str(len(item.milliseconds))])
+        rows.append(
+            [
+                titled(item.mode),
+                spread(item.milliseconds),
+                spread(ratios[item.mode], 2),
+                str(len(item.milliseconds)),
+            ]
+        )
     yield ""
     yield from markdown((f"batch {batch}", "ms a sentence", times, "rounds"), rows)
     best = next(item.mode for item in timed if item.mode != STOCK)

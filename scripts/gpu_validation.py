@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.engine import bucket
 from specdec_plugins.files.lines import Line
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def greedy(generator: Any, sources: Sequence[Sequence[int]], rows: int) -> list[
     no row waits for the host.
     """
     loop = generator._resident
+    buckets = loop.engine.buckets
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     outputs: list[list[int]] = [[] for _ in sources]
     for start in range(0, len(order), rows):
         some = order[start : start + rows]
         longest = len(sources[some[-1]])
-        size = loop.engine.buckets.sources(longest)
-        width = loop.engine.buckets.positions(2 * longest + 20)
+        size = bucket(buckets.source, longest)
+        width = bucket(buckets.width, 2 * longest + 20)
         reader = loop.recorded(Kind(), Shape(rows, 0, size))
         step = loop.recorded(Kind(), Shape(rows, width, size))
         reader.begin([(list(sources[i]), width - 2) for i in some])

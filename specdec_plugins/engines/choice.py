@@ -68,8 +68,10 @@ def engine_name(engine: str, precision: str, device: str) -> str:
     suitable = [name for name in names if ENGINES[name].runs(precision, kind)]
     if not suitable:
         choices = [f"--engine {name}" for name in ENGINES if ENGINES[name].runs(precision, kind)]
-        fault = f"--engine {engine} --precision {precision}: not on {kind}"
-        raise ValueError(f"{fault}; give {' or '.join(choices) or 'another precision'}")
+        raise ValueError(
+            f"--engine {engine} --precision {precision}: not on {kind}; "
+            f"give {' or '.join(choices) or 'another precision'}"
+        )
     return next((name for name in suitable if is_installed(name)), suitable[0])
 
 

@@ -36,6 +36,7 @@ class CudaGraphsEngine(EagerEngine):
     ) -> None:
         """``record``: records in place of CUDA; it may run its argument."""
         super().__init__(precision)
+        self.recorder = self
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
@@ -43,10 +44,6 @@ class CudaGraphsEngine(EagerEngine):
         self._aside: Any = None
         #: The engines that ran the steps so far.
         self._runners: set[str] = set()
-
-    @property
-    def recorder(self) -> CudaGraphsEngine:
-        return self
 
     def _run_by(self, runner: str) -> None:
         self._runners.add(runner)
@@ -71,7 +68,8 @@ class CudaGraphsEngine(EagerEngine):
     def _captured(self, part: Replay) -> Replay:
         if self._aside is None:
             self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside, ours = self._aside, torch.cuda.current_stream()
+        aside = self._aside
+        ours = torch.cuda.current_stream()
         aside.wait_stream(ours)
         with torch.cuda.stream(aside):
             for _ in range(self.WARM_UP):

@@ -17,27 +17,16 @@ Replay = Callable[[], None]
 
 @dataclass(frozen=True)
 class Buckets:
-    """The sizes of recordings, each twice the size before."""
+    """The smallest sizes of recordings; the others are :func:`bucket`."""
 
     #: Positions of the smallest cache.
     width: int = 128
     #: Tokens of the shortest source.
     source: int = 32
 
-    def rows(self, rows: int) -> int:
-        """Return the rows of a batch."""
-        return 1 << (rows - 1).bit_length()
 
-    def positions(self, count: int) -> int:
-        """Return the positions of a cache that needs ``count``."""
-        return _doubled(self.width, count)
-
-    def sources(self, tokens: int) -> int:
-        """Return the number of source tokens."""
-        return _doubled(self.source, tokens)
-
-
-def _doubled(size: int, min_: int) -> int:
+def bucket(size: int, min_: int) -> int:
+    """Return a size that suffices for ``min_``: ``size``, doubled as often as it takes."""
     while size < min_:
         size *= 2
     return size
@@ -127,7 +116,8 @@ class Engines:
     @property
     def fallbacks(self) -> list[str]:
         """The reasons why eager runs some steps in their place."""
-        return list(dict.fromkeys([*self.verifier.fallbacks, *self.drafter.fallbacks]))
+        reasons = [*self.verifier.fallbacks, *self.drafter.fallbacks]
+        return list(dict.fromkeys(reasons))
 
     @contextmanager
     def running(self) -> Iterator[None]:

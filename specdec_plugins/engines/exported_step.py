@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import warnings
-from itertools import chain, count, product
+from contextlib import ExitStack
+from itertools import chain, product
 from operator import attrgetter
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, Results, Run, Step
+from specdec_plugins.engines.step import Results, Run, Step
 
 #: Sizes, or of which input that is not None, at which axis, and how much less.
 Shape = list[int | tuple[int, int, int]]
@@ -22,36 +25,37 @@ class ExportedStep:
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._by_layer = (0, 3 + step.memory_at) if isinstance(step, CachedStep) else ()
         # Distinct sizes, so that each shape tells which sizes it has.
         self._first = step.example(2, 5, 11)
         self._second = step.example(3, 7, 14)
-        numbers = count()
         #: The names of the model's inputs for each input of the step that is not None.
-        self.names = [[f"i{next(numbers)}" for _ in parts] for parts in self._split(self._first)]
-        #: The names of the model's last results, which replace the first input.
-        self.cached = [f"{name}_new" for name in self.names[0] * isinstance(step, CachedStep)]
-        #: The model's first inputs, which do not change.
-        self.lookups = step.lookup_tables()
-        with torch.no_grad():
-            results = list(zip(step(*self._first), step(*self._second), strict=True))
-        present = [x for x in zip(self._first, self._second) if x[0] is not None]
-        origins: dict[tuple[int, ...], tuple[int, int, int]] = {}
-        for less, (index, both) in product((0, 1), enumerate(present)):
-            for axis, sizes in enumerate(zip(*(x.shape for x in both if x is not None))):
-                origins.setdefault(tuple(size - less for size in sizes), (index, axis, less))
-        #: The shape and type of each result.
-        self.results: list[tuple[Shape, torch.dtype]] = [
-            ([n if n == m else origins[n, m] for n, m in zip(x.shape, y.shape)], x.dtype)
-            for x, y in results
+        self.names = [
+            [f"i{i}_{j}" for j in range(len(parts))]
+            for i, parts in enumerate(self._split(self._first))
         ]
+        #: The names of the model's last results, which replace the first input.
+        self.cached = [f"{name}_new" for name in self.names[0]] if step.by_layer else []
+        #: The model's first inputs, which do not change.
+        self.lookups = {name: attrgetter(name)(step).detach() for name in step.lookups}
+        first = [x.shape for x in self._first if x is not None]
+        second = [x.shape for x in self._second if x is not None]
+        origins: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for less, (index, shapes) in product((0, 1), enumerate(zip(first, second))):
+            for axis, (n, m) in enumerate(zip(*shapes)):
+                origins.setdefault((n - less, m - less), (index, axis, less))
+        #: The shape and type of each result.
+        self.results: list[tuple[Shape, torch.dtype]] = []
+        with torch.no_grad():
+            results = zip(step(*self._first), step(*self._second), strict=True)
+        for x, y in results:
+            shape: Shape = [n if n == m else origins[n, m] for n, m in zip(x.shape, y.shape)]
+            self.results.append((shape, x.dtype))
 
     def export(self) -> bytes:
         """Return the step as an ONNX model."""
-        names = [*self.lookups, *chain(*self.names)]
-        first, second = (
-            [*self.lookups.values(), *chain(*self._split(x))] for x in (self._first, self._second)
-        )
+        names = [*chain(*self.names)]
+        first = chain(*self._split(self._first))
+        second = chain(*self._split(self._second))
         changing = {
             name: [axis for axis in range(x.dim()) if x.size(axis) != y.size(axis)]
             for name, x, y in zip(names, first, second, strict=True)
@@ -60,12 +64,11 @@ class ExportedStep:
             f"o{index}": [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
             for index, (shape, _) in enumerate(self.results)
         }
-        changing |= outputs
-        changing |= {new: changing[name] for new, name in zip(self.cached, self.names[0])}
-        inputs = [
-            [list(pair) for pair in x] if index in self._by_layer and x is not None else x
-            for index, x in enumerate(self._first)
-        ]
+        cached = {new: changing[name] for new, name in zip(self.cached, self.names[0])}
+        changing |= outputs | cached
+        inputs: list[Any] = [*self._first]
+        for index in self._step.by_layer:
+            inputs[index] = [list(pair) for pair in inputs[index]]
         file = io.BytesIO()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's farewell to this exporter; numbers of layers
@@ -73,7 +76,7 @@ class ExportedStep:
                 _Exportable(self._step).eval(),
                 (list(self.lookups.values()), *inputs),
                 file,  # type: ignore[arg-type]  # this exporter takes it
-                input_names=names,
+                input_names=[*self.lookups, *names],
                 output_names=[*outputs, *self.cached],
                 dynamic_axes={k: axes for k, axes in changing.items() if axes},
                 opset_version=17,
@@ -89,12 +92,10 @@ class ExportedStep:
             tolerated: relative error of the first results.
         """
         generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
-        inputs = [
-            torch.randn(x.shape, generator=generator)
-            if x is not None and x.is_floating_point()
-            else x
-            for x in self._second
-        ]
+        inputs = [*self._second]
+        for index, x in enumerate(inputs):
+            if x is not None and x.is_floating_point():
+                inputs[index] = torch.randn(x.shape, generator=generator)
         with torch.no_grad():
             expected = self._step(*inputs)[0]
         difference = run(*inputs)[0] - expected
@@ -103,7 +104,7 @@ class ExportedStep:
 
     def _split(self, inputs: tuple[Tensor | None, ...]) -> list[list[Tensor]]:
         return [
-            list(x.flatten(0, 1)) if index in self._by_layer else [x]
+            list(x.flatten(0, 1)) if index in self._step.by_layer else [x]
             for index, x in enumerate(inputs)
             if x is not None
         ]
@@ -119,21 +120,11 @@ class _Exportable(nn.Module):
     def forward(
         self, lookups: list[Tensor], past: Tensor | list[list[Tensor]], *inputs: Tensor | None
     ) -> Results:
-        names = self.step.lookups
-        before = [_replaced(self.step, name, table) for name, table in zip(names, lookups)]
-        try:
+        with ExitStack() as stack:
+            for name, table in zip(self.step.lookups, lookups):
+                path, _, leaf = name.rpartition(".")
+                owner = attrgetter(path)(self.step)
+                # Found before a parameter of the same name.
+                stack.enter_context(patch.dict(vars(owner), {leaf: table}))
             results: Results = self.step(past, *inputs)
-            return (*results, *chain(*past)) if isinstance(past, list) else results
-        finally:
-            for name, table in zip(names, before):
-                _replaced(self.step, name, table)
-
-
-def _replaced(step: nn.Module, name: str, table: Tensor) -> Tensor:
-    """Put a tensor in the place of another, which may be a parameter, and return that."""
-    path, _, leaf = name.rpartition(".")
-    owner = attrgetter(path)(step)
-    before: Tensor = getattr(owner, leaf)
-    delattr(owner, leaf)
-    setattr(owner, leaf, table)
-    return before
+        return (*results, *chain(*past)) if isinstance(past, list) else results

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -25,14 +26,11 @@ def weight_bits(processor: str, machine: str) -> int:
 @contextmanager
 def int8_products(projections: Sequence[Projection], bits: int) -> Iterator[None]:
     """Make exported projections int8 products in here."""
-    before = [vars(item).copy() for item in projections]
-    try:
+    with ExitStack() as stack:
         for item in projections:
+            stack.enter_context(patch.dict(vars(item)))
             item.run_by(_Int8Map(item, bits))
         yield
-    finally:
-        for item, state in zip(projections, before):
-            vars(item).update(state)
 
 
 class _Int8Map:
@@ -40,12 +38,14 @@ class _Int8Map:
 
     def __init__(self, projection: Projection, bits: int) -> None:
         assert projection.weight is not None
-        weight = projection.weight.detach()
-        scale = weight.abs().amax(1).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
-        self._scale, self._zero = scale, torch.zeros(len(scale), dtype=torch.int8)
-        self._weight = (weight / scale[:, None]).round_().to(torch.int8).t().contiguous()
+        weight = projection.weight.detach().t()  # (inputs, outputs)
+        largest = weight.abs().amax(0).clamp(min=1e-12)
+        self._scale = largest / (2 ** (bits - 1) - 1)
+        self._zero = torch.zeros(len(largest), dtype=torch.int8)
+        codes = (weight / self._scale).round_()
+        self._weight = codes.to(torch.int8).contiguous()
         bias = projection.bias
-        self._bias = torch.zeros_like(scale) if bias is None else bias.detach()
+        self._bias = torch.zeros_like(largest) if bias is None else bias.detach()
         self._relu = projection.relu
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ class _Int8Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: object, x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor, bias: Tensor
+        _context: object, x: Tensor, weight: Tensor, scale: Tensor, _zero: Tensor, bias: Tensor
     ) -> Tensor:
         return F.linear(x, (weight * scale).t(), bias)
 
     @staticmethod
     def symbolic(graph: Any, x: Any, weight: Any, *others: object) -> object:
-        result = graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, *others)
-        sizes = x.type().sizes()
-        outputs = weight.type().sizes()[1:]
-        return result.setType(
-            x.type().with_sizes([*[None] * (len(sizes) - 1), *outputs]) if sizes else x.type()
-        )
+        kind = x.type()
+        sizes = kind.sizes()
+        if sizes:
+            outputs = weight.type().sizes()[1:]
+            kind = kind.with_sizes([*[None] * (len(sizes) - 1), *outputs])
+        return graph.op("com.microsoft::DynamicQuantizeMatMul", x, weight, *others).setType(kind)

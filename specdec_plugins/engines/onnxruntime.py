@@ -6,7 +6,7 @@ import logging
 import math
 import platform
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -49,9 +49,11 @@ class OnnxRuntimeEngine:
                 f"--engine onnxruntime: cannot be imported ({error}); pip install "
                 "'specdec-plugins[int8]', or use --engine eager"
             ) from error
-        self._runtime, self._precision, self._fall_back = onnxruntime, precision, fall_back
-        #: The engines of the steps prepared so far.
-        self._runners: set[str] = set()
+        self._runtime = onnxruntime
+        self._precision = precision
+        self._fall_back = fall_back
+        #: The precisions of the engines of the steps prepared so far.
+        self._runners: dict[str, str] = {}
         self._layers: list[nn.Linear] = []
         self.fallbacks: list[str] = []
         self._threads = torch.get_num_threads()
@@ -60,13 +62,13 @@ class OnnxRuntimeEngine:
     @property
     def name(self) -> str:
         """The engines of the steps prepared so far: ``onnxruntime``, ``eager`` or both."""
-        return " and ".join(sorted(self._runners, key=EAGER.__eq__)) or "onnxruntime"
+        return " and ".join(sorted(self._runners, reverse=True)) or "onnxruntime"
 
     @property
     def precision(self) -> str:
         """The precision of the arithmetic, that of exported steps first."""
-        used = [self._precision] * (self._runners != {EAGER})
-        return " and ".join(dict.fromkeys([*used, *["float32"] * (EAGER in self._runners)]))
+        used = [self._runners[name] for name in sorted(self._runners, reverse=True)]
+        return " and ".join(dict.fromkeys(used)) or self._precision
 
     @property
     def stores_weights(self) -> bool:
@@ -87,17 +89,17 @@ class OnnxRuntimeEngine:
         try:
             run = self.load(step)
         except Exception as error:  # the libraries' have no base class of their own
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            problem = f"cannot compile {type(step).__name__} ({reason})"
+            text = str(error).strip() or type(error).__name__
+            problem = f"cannot compile {type(step).__name__} ({text.splitlines()[-1]})"
             if not self._fall_back:
                 raise EngineError(f"--engine onnxruntime: {problem}; use --engine eager") from error
             self.fallbacks.append(f"onnxruntime {problem}")
             logger.warning("%s; torch runs it", self.fallbacks[-1])
             logger.debug("onnxruntime", exc_info=True)
-            self._runners.add(EAGER)
+            self._runners[EAGER] = "float32"
             self._torch_threads = self._threads
             return step
-        self._runners.add("onnxruntime")
+        self._runners["onnxruntime"] = self._precision
         for item in step.projections:
             self._layers += item.layers
             item.weight = item.bias = None
@@ -106,8 +108,10 @@ class OnnxRuntimeEngine:
     def load(self, step: Step) -> Run:
         """Return the step in a session; whatever it raises means that this is impossible."""
         exported = ExportedStep(step)
-        bits = weight_bits(processor_name(), platform.machine())
-        with int8_products(step.projections, bits) if self._precision == "int8" else nullcontext():
+        with ExitStack() as stack:
+            if self._precision == "int8":
+                bits = weight_bits(processor_name(), platform.machine())
+                stack.enter_context(int8_products(step.projections, bits))
             give_back()  # of quantising, and of the step before
             content = exported.export()
         options = self._runtime.SessionOptions()
@@ -132,7 +136,9 @@ class _Session:
 
     def __init__(self, session: Any, exported: ExportedStep, fresh: Collection[int]) -> None:
         """``fresh``: the results that the next run must not overwrite."""
-        self._session, self._binding, self._fresh = session, session.io_binding(), fresh
+        self._session = session
+        self._binding = session.io_binding()
+        self._fresh = fresh
         used = {item.name for item in session.get_inputs()}
         self._lookups = exported.lookups
         for name in used.intersection(self._lookups):
@@ -165,7 +171,8 @@ class _Input:
     def __init__(self, binding: Any, names: Sequence[str | None]) -> None:
         """``names``: of the model's inputs, one for each entry of the first two dimensions if there
         are several; None: unused."""
-        self._binding, self._names = binding, names
+        self._binding = binding
+        self._names = names
         #: The names of results to write to the same memory, one for each name.
         self.results: Sequence[str] = ()
         self._last: Tensor | None = None
@@ -178,7 +185,8 @@ class _Input:
             return False
         memory = x.data_ptr(), x.shape, x.stride()
         if memory != self._memory:
-            self._last, self._memory = None, ()
+            self._last = None
+            self._memory = ()
             entries = x.flatten(0, 1) if len(self._names) > 1 else [x]
             self._parts = [entry.contiguous() for entry in entries]
             *kind, _ = _described(self._parts[0])
@@ -189,7 +197,8 @@ class _Input:
                 self._binding.bind_output(name, *kind, _address(part))
             if self._parts[0].data_ptr() != x.data_ptr():
                 return True  # They are copies.
-        self._last, self._memory = x, memory
+        self._last = x
+        self._memory = memory
         return True
 
 
@@ -197,13 +206,20 @@ class _Result:
     """A result of a step, which the session writes to the same memory in every run."""
 
     def __init__(self, binding: Any, name: str, shape: Shape, dtype: torch.dtype) -> None:
-        self._binding, self._name, self._shape = binding, name, shape
+        self._binding = binding
+        self._name = name
+        self._shape = shape
         self._memory = torch.empty(0, dtype=dtype)
         self._last: Tensor | None = None
 
     def sized(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the tensor that the next run will fill."""
-        shape = [n if isinstance(n, int) else inputs[n[0]].size(n[1]) - n[2] for n in self._shape]
+        shape = list[int]()
+        for size in self._shape:
+            if not isinstance(size, int):
+                index, axis, less = size
+                size = inputs[index].size(axis) - less
+            shape.append(size)
         if self._last is None or list(self._last.shape) != shape:
             count = math.prod(shape)
             if len(self._memory) < count:

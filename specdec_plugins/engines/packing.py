@@ -24,7 +24,8 @@ def pack(step: Step) -> None:
 
 def _packed(projection: Projection) -> Map | None:
     """Return the packed product; None if it is impossible or the weights are packed already."""
-    weight, bias = projection.weight, projection.bias
+    weight = projection.weight
+    bias = projection.bias
     if weight is None or weight.device.type != "cpu" or weight.dtype not in PACKABLE:
         return None
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +28,11 @@ class Step(nn.Module):
     #: The linear maps, whose weights an engine may hold in another form.
     projections: Sequence[Projection] = ()
 
-    #: The names of large tensors that are only indexed.
+    #: The names of large tensors that are only indexed; an engine may read them in place.
     lookups: Sequence[str] = ()
+
+    #: The indices of inputs that hold keys and values of all layers, the cached ones first.
+    by_layer: Sequence[int] = ()
 
     def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         """Return inputs to trace, of small sizes; None for inputs that never occur.
@@ -41,10 +43,6 @@ class Step(nn.Module):
         """
         raise NotImplementedError
 
-    def lookup_tables(self) -> dict[str, Tensor]:
-        """Return the tensors that :attr:`lookups` names; an engine may read them in place."""
-        return {name: attrgetter(name)(self).detach() for name in self.lookups}
-
 
 class CachedStep(Step):
     """A step over cached keys and values, to which it adds those of the new tokens."""
@@ -53,8 +51,6 @@ class CachedStep(Step):
     #: The step as a function whose first argument is each layer's self-attention, a sequence of
     #: :data:`~specdec_plugins.models.layers.Attend`.
     run: Callable[..., Results]
-    #: The index of the input that is :data:`~specdec_plugins.models.layers.KeysValues`.
-    memory_at: int
 
     def example_run(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         """Return inputs of :meth:`run` after the first, of the sizes of an :meth:`example`."""
@@ -62,13 +58,16 @@ class CachedStep(Step):
 
     def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         layer = self.layers[0]
-        count = len(self.layers)
         width = others + 2
-        past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
+        past = torch.zeros(len(self.layers), 2, rows, layer.heads, width, layer.head_dim)
         indices = torch.cartesian_prod(*map(torch.arange, (rows, tokens, layer.heads)))
         indices = indices[:, [0, 2, 1]].view(rows, tokens, layer.heads, 3)
-        mask = torch.zeros(rows, 1, tokens, width)
-        return (past, indices, mask, *self.example_run(rows, tokens, others))
+        return (
+            past,
+            indices,
+            torch.zeros(rows, 1, tokens, width),
+            *self.example_run(rows, tokens, others),
+        )
 
     def forward(
         self,

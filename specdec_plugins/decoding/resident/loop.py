@@ -21,7 +21,7 @@ from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.engines.engine import Recorder
+from specdec_plugins.engines.engine import Recorder, bucket
 
 
 class ResidentLoop:
@@ -86,9 +86,9 @@ class ResidentBatch(Rows):
         self._indices = list[int]()
         self._sources = list[int]()
         self._launched = False
-        width = self._sizes.positions(2 * kind.slots)
-        source = self._sizes.sources(max(lengths))
-        self._use(Shape(self._sizes.rows(rows), width, source))
+        width = bucket(self._sizes.width, 2 * kind.slots)
+        source = bucket(self._sizes.source, max(lengths))
+        self._use(Shape(bucket(1, rows), width, source))
         self._fill(list(range(self._shape.rows)))
 
     def steps(self) -> Iterator[tuple[StepResult, None]]:
@@ -175,10 +175,10 @@ class ResidentBatch(Rows):
     def _fit(self) -> None:
         """Go on in another step if there are fewer or shorter sentences, or longer outputs."""
         sizes, shape, slots = self._sizes, self._shape, self._kind.slots
-        source = sizes.sources(max(self._sources))
+        source = bucket(sizes.source, max(self._sources))
         width = shape.width if source == shape.source else 0
-        positions = sizes.positions(max(*self.lengths, slots) + slots)
-        fitting = Shape(sizes.rows(len(self.rows)), max(width, positions), source)
+        positions = bucket(sizes.width, max(*self.lengths, slots) + slots)
+        fitting = Shape(bucket(1, len(self.rows)), max(width, positions), source)
         if fitting != shape:
             step, rows = self._step, self._indices
             self._use(fitting)

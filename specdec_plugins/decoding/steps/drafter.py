@@ -28,7 +28,7 @@ class DrafterStep(CachedStep):
     """States and scores of a block's slots after new prefix tokens."""
 
     transient = 1
-    memory_at = 4
+    by_layer = (0, 7)
     #: Channels of the verifier's states that it reads.
     channels = 0
 

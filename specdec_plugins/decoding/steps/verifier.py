@@ -73,7 +73,7 @@ class VerifierStep(CachedStep):
     """Logits after each of several new tokens."""
 
     transient = 3
-    memory_at = 3
+    by_layer = (0, 6)
     lookups = ("decoder.embed_tokens.weight",)
 
     def __init__(self, model: TransformerModelBase, feature_layers: Collection[int] = ()) -> None:

@@ -41,7 +41,7 @@ ZERO = 1e-12
 class Family:
     """Processors with the same instruction for products."""
 
-    #: LLVM's name of the feature.
+    #: LLVM's name of the feature, switched on.
     feature: str
     #: Weights that an instruction takes.
     width: int
@@ -50,24 +50,19 @@ class Family:
 
 
 FAMILIES = (
-    Family("avx512vnni", 64, 128),
-    Family("avxvnni", 32, 128),
-    Family("avx2", 32, 0),
+    Family("+avx512vnni", 64, 128),
+    Family("+avxvnni", 32, 128),
+    Family("+avx2", 32, 0),
 )
 
 
 #: LLVM's names of what numba compiles for, the processor's.
-FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
-
-
-def family() -> Family | None:
-    """Return the family of the processor that numba compiles for."""
-    return next((item for item in FAMILIES if f"+{item.feature}" in FEATURES), None)
-
-
+_codegen = cpu_target.target_context.codegen()
+FEATURES = _codegen.magic_tuple()[-1].split(",")
 #: Without the types that numba has in part.
 cgutils: Any = _cgutils
-FAMILY = family()
+#: The family of the processor that numba compiles for.
+FAMILY = next((item for item in FAMILIES if item.feature in FEATURES), None)
 OFFSET = FAMILY.offset if FAMILY else 0
 
 
@@ -128,15 +123,14 @@ def _products_of(bits: int) -> Any:
     """Return the products of :data:`ROWS` rows of weights of so many bits, compiled in place."""
 
     @intrinsic
-    def products(typing: Any, weights: Any, begin: Any, size: Any, codes: Any) -> Any:
-        """Return the sums of the rows that begin at byte ``begin``, each of ``size`` bytes."""
+    def products(_typing: Any, weights: Any, _begin: Any, _size: Any, codes: Any) -> Any:
+        """Return the sums of the rows that begin at byte ``_begin``, each of ``_size`` bytes."""
         result = types.UniTuple(types.int32, ROWS)  # type: ignore[no-untyped-call]
         signature = result(weights, types.int64, types.int64, codes)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds = signature.args
-            rows = context.make_array(kinds[0])(context, builder, arguments[0]).data
-            inputs = context.make_array(kinds[3])(context, builder, arguments[3]).data
+            rows = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            inputs = context.make_array(signature.args[3])(context, builder, arguments[3]).data
             rows = builder.gep(rows, [arguments[1]])
             sums = _sums(builder, bits, rows, arguments[2], inputs)
             return context.make_tuple(builder, signature.return_type, sums)
@@ -153,10 +147,11 @@ def _sums(builder: Any, bits: int, rows: Any, size: Any, inputs: Any) -> list[An
     """
     assert FAMILY is not None
     number = ir.IntType(64)
-    width = ir.Constant(number, FAMILY.width)
+    constant = partial(ir.Constant, number)
+    width = FAMILY.width
     parts = 8 // bits
-    lanes = ir.VectorType(ir.IntType(8), FAMILY.width)
-    wide = ir.VectorType(ir.IntType(32), FAMILY.width // 4)
+    lanes = ir.VectorType(ir.IntType(8), width)
+    wide = ir.VectorType(ir.IntType(32), width // 4)
     zero = ir.Constant(wide, [0] * wide.count)
     totals = [cgutils.alloca_once_value(builder, zero) for _ in range(ROWS)]
 
@@ -164,15 +159,14 @@ def _sums(builder: Any, bits: int, rows: Any, size: Any, inputs: Any) -> list[An
         address = builder.bitcast(builder.gep(base, [offset]), lanes.as_pointer())
         return builder.load(address, align=1)
 
-    with cgutils.for_range(builder, builder.udiv(size, width), intp=number) as loop:
-        offset = builder.mul(loop.index, width)
-        first = builder.mul(offset, ir.Constant(number, parts))
+    with cgutils.for_range(builder, builder.udiv(size, constant(width)), intp=number) as loop:
+        offset = builder.mul(loop.index, constant(width))
+        first = builder.mul(offset, constant(parts))
         taken = [
-            loaded(inputs, builder.add(first, ir.Constant(number, part * FAMILY.width)))
-            for part in range(parts)
+            loaded(inputs, builder.add(first, constant(part * width))) for part in range(parts)
         ]
         for row, total in enumerate(totals):
-            begin = builder.mul(size, ir.Constant(number, row))
+            begin = builder.mul(size, constant(row))
             weights = loaded(rows, builder.add(begin, offset))
             halves = [weights] if bits == 8 else _halves(builder, weights)
             for half, codes in zip(halves, taken):
@@ -195,10 +189,10 @@ def _halves(builder: Any, weights: Any) -> list[Any]:
 def _added(builder: Any, total: Any, weights: Any, codes: Any) -> Any:
     """Return ``total`` and the products of weights and inputs, of four neighbours each."""
     assert FAMILY is not None
-    wide, lanes = total.type, weights.type
+    wide = total.type
+    lanes = weights.type
     if FAMILY.offset:
-        bits = 8 * FAMILY.width
-        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        name = f"llvm.x86.avx512.vpdpbusd.{8 * FAMILY.width}"
         words = [builder.bitcast(x, wide) for x in (weights, codes)]
         return builder.call(_function(builder, name, wide, wide, wide, wide), [total, *words])
     # Unsigned times signed, each at most 127: a pair's sum fits into 16 bits.
@@ -214,8 +208,7 @@ def _added(builder: Any, total: Any, weights: Any, codes: Any) -> Any:
 
 
 def _function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    kind = ir.FunctionType(result, arguments)
-    return cgutils.get_or_insert_function(builder.module, kind, name)
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
 _products_8 = _products_of(8)
@@ -334,7 +327,10 @@ def _run_layer(
         memory: ``(layers, 2, heads, source, dim)`` keys and values of the source.
         cache: ``(layers, 2, heads, n, dim)`` those of the tokens up to this ``position``.
     """
-    x, normed, result, attended = scratch.state, scratch.normed, scratch.result, scratch.attended
+    x = scratch.state
+    normed = scratch.normed
+    result = scratch.result
+    attended = scratch.attended
     channels = len(x)
     keys = cache[layer, 0]
     values = cache[layer, 1]

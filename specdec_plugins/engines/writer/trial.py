@@ -26,7 +26,8 @@ def runs_here() -> bool:
     """Return whether the products can be compiled and are right; tried once on a machine."""
     source = Path(kernel.__file__).read_text("utf-8")
     facts = f"{source} {kernel.FEATURES} {numba.__version__} {processor_name()}"
-    passed = cache_folder() / f"writer-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256(facts.encode()).hexdigest()
+    passed = cache_folder() / f"writer-{digest[:16]}"
     if passed.exists():
         return True
     logger.info("the writer is compiled for this processor, once; this takes some 20 s")
@@ -51,8 +52,6 @@ def try_products() -> None:
     by_8, by_4 = kernel.multiplied(stored.ravel(), codes.astype(np.int8).ravel())
     first = codes.reshape(2, 3, width)[0]
     expected = ((weights + kernel.OFFSET) * first).sum((1, 2))
-    low = stored & 15
-    high = stored >> 4
-    halves = np.stack([low, high], 2).astype(np.int64)
+    halves = np.stack([stored & 15, stored >> 4], 2).astype(np.int64)
     if list(by_8) != expected.tolist() or list(by_4) != (halves * codes).sum((1, 2, 3)).tolist():
         raise SystemExit("products are wrong")

@@ -29,15 +29,14 @@ def obstacle(decoder: Any) -> str | None:
         return "embeddings have another width than layers"
     if type(decoder.output_projection) is not nn.Linear or decoder.quant_noise is not None:
         return "the output projection or the embedding is quantised or composed"
-    kinds = {_kind(layer) for layer in decoder.layers}
+    kinds = {
+        (layer.normalize_before, getattr(layer.activation_fn, "__name__", ""))
+        for layer in decoder.layers
+    }
     if len(kinds) > 1:
         return "layers differ"
     ((_, activation),) = kinds
     return None if activation in ACTIVATIONS else f"--activation-fn {activation}"
-
-
-def _kind(layer: Any) -> tuple[bool, str]:
-    return layer.normalize_before, getattr(layer.activation_fn, "__name__", "")
 
 
 def model_of(
@@ -49,42 +48,48 @@ def model_of(
 ) -> Model:
     """Return the weights of a decoder that has no :func:`obstacle`.
 
-    ``penalties``: is subtracted from the logits of these tokens.
+    Call it without gradients. ``penalties``: is subtracted from the logits of these tokens.
     """
     first = decoder.layers[0]
     projections = []
     norms = []
     for layer, runner in zip(decoder.layers, layers):
-        projections += [runner.self_input, runner.self_output, runner.query, runner.cross_output]
-        projections += [runner.fc1, runner.fc2]
+        projections += [
+            *(runner.self_input, runner.self_output, runner.query, runner.cross_output),
+            *(runner.fc1, runner.fc2),
+        ]
         norms += [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
     norms += [decoder.layer_norm, decoder.layernorm_embedding]
     weights, scales, biases = zip(*map(_rounded, projections))
     shapes = np.array([weight.shape for weight in weights])
-    # All products but the first begin where the one before ends.
     sizes = np.stack([shapes.prod(1), shapes[:, 0]], 1)
+    # Each begins where the one before ends.
     begins = np.cumsum(sizes, 0) - sizes
     output = decoder.output_projection
-    screen, screen_scales = _in_4_bits(output.weight.detach().float())
+    screen, screen_scales = _in_4_bits(output.weight.float())
     token_biases = torch.full([len(screen)], -np.inf)
-    token_biases[: output.out_features] = 0 if output.bias is None else output.bias.detach()
+    token_biases[: output.out_features] = 0 if output.bias is None else output.bias
     token_biases[pad] = -np.inf
     for token, penalty in penalties.items():
         token_biases[token] -= penalty
     channels = int(first.embed_dim)
     table = position_table(decoder.embed_positions, POSITIONS, decoder.padding_idx)
+    if table is None:
+        table = torch.empty(0, channels)
+    flat = torch.cat([weight.flatten() for weight in weights])
+    all_norms = torch.stack([_norm(norm, channels) for norm in norms])
     return Model(
-        weights=torch.cat([weight.flatten() for weight in weights]).numpy(),
+        weights=flat.numpy(),
         scales=torch.cat(scales).numpy(),
         biases=torch.cat(biases).numpy(),
         products=np.concatenate([begins, shapes], 1),
-        norms=torch.stack([_norm(norm, channels) for norm in norms]).numpy(),
+        norms=all_norms.numpy(),
         screen=screen.numpy(),
         screen_scales=screen_scales.numpy(),
         token_biases=token_biases.numpy(),
         output=_array(output.weight),
         embeddings=_array(decoder.embed_tokens.weight),
-        positions=_array(torch.empty(0, channels) if table is None else table),
+        positions=_array(table),
         pad=pad,
         eos=eos,
         heads=layers[0].heads,
@@ -102,13 +107,20 @@ def _rounded(projection: Projection) -> tuple[Tensor, Tensor, Tensor]:
     """Return a matrix in int8, and a scale and a bias for each row."""
     assert projection.weight is not None
     assert FAMILY is not None
-    weight = _padded(projection.weight.detach().float(), FAMILY.width)
-    scales = weight.abs().amax(1).clamp(min=ZERO) / 127
-    codes = (weight / scales[:, None]).round() + OFFSET
+    weight = _padded(projection.weight.float(), FAMILY.width)
+    scales = largest_of(weight) / 127
+    codes = (weight / scales).round() + OFFSET
+    stored = codes.to(torch.int16) & 255
     biases = torch.zeros(len(scales))
     if projection.bias is not None:
-        biases[: len(projection.bias)] = projection.bias.detach()
-    return (codes.to(torch.int16) & 255).to(torch.uint8), scales, biases
+        biases[: len(projection.bias)] = projection.bias
+    return stored.to(torch.uint8), scales[:, 0], biases
+
+
+def largest_of(rows: Tensor) -> Tensor:
+    """Return ``(…, 1)`` the largest absolute number of each row, never quite 0."""
+    largest = rows.abs().amax(-1, keepdim=True)
+    return largest.clamp(min=ZERO)
 
 
 def _padded(weight: Tensor, width: int) -> Tensor:
@@ -126,19 +138,22 @@ def _in_4_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
     chunks = []
     scales = []
     for part in _padded(weight, 2 * FAMILY.width).split(CHUNK):  # type: ignore[no-untyped-call]
-        largest = part.abs().amax(1, keepdim=True).clamp(min=ZERO)
+        largest = largest_of(part)
         best = largest.new_full(largest.shape, np.inf)
-        codes, scale = part, largest
+        codes = part
+        scale = largest
         for clip in CLIPS:
             tried = largest * clip / 7
             rounded = (part / tried).round().clamp(-8, 7)
-            error = (rounded * tried - part).square().sum(1, keepdim=True)
+            difference = rounded * tried - part
+            error = difference.square().sum(1, keepdim=True)
             better = error < best
             best = torch.where(better, error, best)
             codes = torch.where(better, rounded, codes)
             scale = torch.where(better, tried, scale)
         halves = (codes + 8).to(torch.uint8).view(len(codes), -1, 2, FAMILY.width)
-        chunks.append((halves[:, :, 0] | (halves[:, :, 1] << 4)).flatten(1))
+        low, high = halves.unbind(2)
+        chunks.append((low | (high << 4)).flatten(1))
         scales.append(scale[:, 0])
     return torch.cat(chunks), torch.cat(scales)
 
@@ -147,9 +162,9 @@ def _norm(norm: nn.LayerNorm | None, channels: int) -> Tensor:
     """Return ``(2, channels)`` weights and biases; those of a norm that is missing are not read."""
     if norm is None:
         return torch.zeros(2, channels)
-    return torch.stack([norm.weight.detach(), norm.bias.detach()]).float()
+    return torch.stack([norm.weight, norm.bias]).float()
 
 
 def _array(x: Tensor) -> np.ndarray:
     """Return a tensor as an array, in the same memory if it is in float32."""
-    return x.detach().float().contiguous().numpy()
+    return np.ascontiguousarray(x.float().numpy(force=True))

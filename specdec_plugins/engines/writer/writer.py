@@ -16,7 +16,7 @@ from torch import Tensor
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.engines.writer.trial import runs_here
-from specdec_plugins.engines.writer.weights import model_of, obstacle
+from specdec_plugins.engines.writer.weights import largest_of, model_of, obstacle
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -109,13 +109,17 @@ class Writer:
         model = self.model
         channels = model.embeddings.shape[1]
         widest = max(3 * channels, model.inner) + kernel.ROWS
-        sizes = (channels, channels, widest, channels)
-        state, normed, result, attended = (np.zeros(size, np.float32) for size in sizes)
-        codes = np.zeros(int(model.products[:, 3].max()) + 2 * model.screen.shape[1], np.int8)
-        weights = np.zeros(length, np.float32)
-        logits = np.zeros(len(model.screen), np.float32)
-        states = np.empty((length, channels), np.float32)
-        return kernel.Scratch(state, normed, result, attended, codes, weights, logits, states)
+        columns = int(model.products[:, 3].max())
+        return kernel.Scratch(
+            state=np.zeros(channels, np.float32),
+            normed=np.zeros(channels, np.float32),
+            result=np.zeros(widest, np.float32),
+            attended=np.zeros(channels, np.float32),
+            codes=np.zeros(columns + 2 * model.screen.shape[1], np.int8),
+            weights=np.zeros(length, np.float32),
+            logits=np.zeros(len(model.screen), np.float32),
+            states=np.empty((length, channels), np.float32),
+        )
 
     def _check(self, decoder: Any, layers: Sequence[DecoderLayerRunner]) -> None:
         """Compare states and a choice with PyTorch's on random inputs: a kernel may be wrong.
@@ -125,8 +129,7 @@ class Writer:
         for part in [part for layer in layers for part in layer.projections]:
             part.run_by(_in_int8(part))
         generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
-        heads = self.model.heads
-        shape = len(layers), 2, 1, heads, CHECKED, self.dim
+        shape = len(layers), 2, 1, self.model.heads, CHECKED, self.dim
         memory = torch.randn(shape, generator=generator)
         tokens = torch.randint(len(self.model.embeddings), (1, CHECKED), generator=generator)
         dtype = decoder.output_projection.weight.dtype
@@ -134,16 +137,19 @@ class Writer:
 
         sentence = self.sentence(memory[:, :, 0], int(tokens[0, 0]), CHECKED)
         committed = tokens[0, 1:].tolist()
-        chosen = [sentence.write(committed[:count], 1)[0][-1] for count in range(CHECKED)]
+        chosen = []
+        for count in range(CHECKED):
+            written, _ = sentence.write(committed[:count], 1)
+            chosen.append(written[-1])
         state = torch.from_numpy(sentence.states[:CHECKED])
         if not (state - expected).norm() <= TOLERATED * expected.norm():  # NaN, too
             raise RuntimeError("its states are not PyTorch's")
 
-        allowed = torch.from_numpy(self.model.token_biases).isfinite()
-        logits = state @ torch.from_numpy(self.model.output).T
-        logits += torch.from_numpy(self.model.token_biases)[: logits.size(1)]
+        output = torch.from_numpy(self.model.output)  # (tokens, channels)
+        biases = torch.from_numpy(self.model.token_biases)[: len(output)]
+        logits = state @ output.T + biases
         best = logits.amax(1)
-        usual = logits[:, allowed[: logits.size(1)]].mean(1)
+        usual = logits[:, biases.isfinite()].mean(1)
         lost = best - logits[range(CHECKED), chosen]
         if not lost.sum() <= TOLERATED * (best - usual).sum():
             raise RuntimeError("it does not choose the best tokens")
@@ -164,6 +170,8 @@ class Sentence:
         #: The number of first tokens whose keys and values are cached.
         self._cached = 0
         self._scratch = writer.scratch(max(length + 1, self._memory.shape[3]))
+        #: ``(n, channels)`` the decoder's state before each token; later rows are not filled.
+        self.states = self._scratch.states
 
     def unread(self, committed: Sequence[int]) -> int:
         """Return how many tokens are to be read before there is a token after ``committed``."""
@@ -195,11 +203,6 @@ class Sentence:
         self._cached = end - 1
         return self._tokens[1:end].tolist(), self._probabilities[1:end].tolist()
 
-    @property
-    def states(self) -> kernel.Floats:
-        """``(n, channels)`` the decoder's state before each token; later rows are not filled."""
-        return self._scratch.states
-
     def _common(self, committed: NDArray[np.int64]) -> int:
         """Return how many first tokens are cached and as committed, the last one excepted."""
         count = min(self._cached, len(committed) + 1)
@@ -212,18 +215,19 @@ class Sentence:
 def _in_int8(part: Projection) -> Map:
     """Return a projection whose weights and inputs are rounded to int8, as the writer's are."""
     assert part.weight is not None
-    weight, bias, relu = part.weight, part.bias, part.relu
+    weight = _rounded(part.weight)
+    bias = part.bias
 
     def run(x: Tensor) -> Tensor:
-        y = F.linear(_rounded(x), _rounded(weight), bias)
-        return F.relu(y) if relu else y
+        y = F.linear(_rounded(x), weight, bias)
+        return F.relu(y) if part.relu else y
 
     return run
 
 
 def _rounded(x: Tensor) -> Tensor:
     """Return a matrix rounded to int8, with a scale for each row."""
-    scales = x.abs().amax(-1, keepdim=True).clamp(min=kernel.ZERO) / 127
+    scales = largest_of(x) / 127
     return (x / scales).round() * scales
 
 
@@ -241,7 +245,10 @@ def _states(
         x = positioned(x, torch.arange(count)[None], table)
     if decoder.layernorm_embedding is not None:
         x = decoder.layernorm_embedding(x)
-    mask = additive(torch.ones(count, count, dtype=torch.bool).tril(), x.dtype)[None, None]
+    seen = torch.ones(count, count, dtype=torch.bool).tril()
+    mask = additive(seen, x.dtype)[None, None]
     for layer, source in zip(layers, memory):
         x = layer(x, among_themselves(mask, layer.layer.self_attn), source, None)
-    return (x if decoder.layer_norm is None else decoder.layer_norm(x))[0]
+    if decoder.layer_norm is not None:
+        x = decoder.layer_norm(x)
+    return x[0]

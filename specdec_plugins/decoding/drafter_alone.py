@@ -58,7 +58,7 @@ class DrafterAlone:
         self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
         self.statistics = DecodingStatistics()
         self.observers = list[Observer]()
-        if drafter.reads_verifier:
+        if drafter.encoder is None or drafter.uses_verifier_features:
             self._verifier = CachedVerifier(
                 drafter.verifier, self.pad, self.engines.verifier, drafter.feature_layers
             )

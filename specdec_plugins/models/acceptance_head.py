@@ -76,8 +76,9 @@ def fingerprint(drafter: Drafter) -> str:
     for name, tensor in sorted(drafter.state_dict().items()):
         if not REDUNDANT.search(name):
             values = tensor.half() if tensor.is_floating_point() else tensor
-            digest.update(f"{name} {list(tensor.shape)} ".encode())
-            digest.update(values.cpu().contiguous().numpy().tobytes())
+            header = f"{name} {list(tensor.shape)} "
+            digest.update(header.encode())
+            digest.update(values.numpy(force=True).tobytes())
     return digest.hexdigest()
 
 
@@ -116,15 +117,16 @@ class AcceptanceHead(nn.Module):
         """
         x = states.to(self.out.weight.dtype) + self.slots[: states.size(-2)]
         p = confidences.clamp(DOUBT, 1 - DOUBT)
-        x = x + self.confidence(torch.stack([p, 1 - p], dim=-1).log().to(x.dtype))
+        features = torch.stack([p, 1 - p], dim=-1).log()  # (…, slots, 2)
+        x = x + self.confidence(features.to(x.dtype))
         for block in self.blocks:
             x = block(x)
         return self.out(x)[..., 0]
 
     def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
         """Return ``(…, slots)`` float32 probabilities of acceptance if all before are accepted."""
-        logits = self.logits(states, confidences).float()
-        return (logits / self.settings.temperature + self.settings.bias).sigmoid()
+        logits = self.logits(states, confidences).float() / self.settings.temperature
+        return (logits + self.settings.bias).sigmoid()
 
     def get_extra_state(self) -> JsonObject:
         """Return the settings, for the state dict: torch's hook."""
@@ -135,9 +137,9 @@ class AcceptanceHead(nn.Module):
         expected = self.settings.to_file()
         for name in {**expected, **state}:
             if name not in FORMER and state.get(name) != expected.get(name):
-                other = f"{name} {state.get(name)}, not {expected.get(name)}"
                 raise ValueError(
-                    f"this acceptance head was trained with {other}; train one in another folder"
+                    f"this acceptance head was trained with {name} {state.get(name)}, not "
+                    f"{expected.get(name)}; train one in another folder"
                 )
 
 
@@ -166,14 +168,14 @@ class AcceptanceHeadModel(BaseFairseqModel):
             raise ValueError("--arch acceptance_head needs the drafter: give it with --drafter")
         if getattr(task.cfg, "eval_bleu", False):
             raise ValueError("--eval-bleu: an acceptance head translates nothing; leave it out")
-        drafter, rule = task.load_drafter(cfg.drafter), task.rule
+        drafter = task.load_drafter(cfg.drafter)
         settings = HeadSettings(
             channels=drafter.decoder.channels,
             layers=cfg.head_layers,
             block_size=drafter.slots(task.cfg.block_size),
             drafter=fingerprint(drafter),
-            rule=rule.values,
-            rule_temperature=task.limits.temperature if rule.takes_temperature else 1.0,
+            rule=task.rule.values,
+            rule_temperature=task.limits.temperature if task.rule.takes_temperature else 1.0,
             repetition_penalty=task.limits.repetition_penalty,
         )
         return cls(AcceptanceHead(settings), drafter)

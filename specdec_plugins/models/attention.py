@@ -64,7 +64,7 @@ class _Exported(torch.autograd.Function):
     """ONNX Runtime's operator, one node in place of some fifteen."""
 
     @staticmethod
-    def forward(context: object, heads: int, query: Tensor, *others: Tensor | None) -> Tensor:
+    def forward(_context: object, _heads: int, query: Tensor, *_others: Tensor | None) -> Tensor:
         return query.clone()  # Exporting needs the shape alone.
 
     @staticmethod
@@ -74,6 +74,8 @@ class _Exported(torch.autograd.Function):
             graph
         )
         query, keys, values, mask = inputs
+        if mask is None:
+            mask = none
         y = graph.op(
             "com.microsoft::MultiHeadAttention",
             query,
@@ -81,7 +83,7 @@ class _Exported(torch.autograd.Function):
             values,
             none,
             none,
-            none if mask is None else mask,
+            mask,
             num_heads_i=heads,
         )
         return y.setType(query.type())
@@ -110,7 +112,7 @@ class _Stored(torch.autograd.Function):
     """ONNX's operator, which copies nothing if its result lies where ``past`` does."""
 
     @staticmethod
-    def forward(context: object, heads: int, past: Tensor, *others: Tensor) -> Tensor:
+    def forward(_context: object, _heads: int, past: Tensor, *_others: Tensor) -> Tensor:
         return past.clone()  # Exporting needs the shape alone.
 
     @staticmethod

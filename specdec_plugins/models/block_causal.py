@@ -110,8 +110,9 @@ class BlockCausalDecoder(DrafterDecoder):
         # In a tuple, so that it is no submodule.
         self._tables: tuple[nn.Module, ...] = ()
         if embed_tokens is not None:
-            tied = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
-            self._add_tables(embed_tokens, tied)
+            self._add_tables(
+                embed_tokens, cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
+            )
             self._tables = (self,)
 
     @property
@@ -119,13 +120,15 @@ class BlockCausalDecoder(DrafterDecoder):
         return self._tables[0]
 
     def embed(self, slots: Slots) -> Tensor:
-        x, features = self._embedded(slots.tokens), slots.features
+        x = self._embedded(slots.tokens)
+        features = slots.features
         if features is not None:
-            if features.size(1) == x.size(1):
+            count = features.size(1)
+            if count == x.size(1):
                 # For engines a sum is cheaper than writing to a part.
                 x = x + features
             else:
-                x[:, : features.size(1)].add_(features)
+                x[:, :count].add_(features)
         x = torch.where(slots.is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(positioned(x, slots.positions, slots.table))
 
@@ -133,8 +136,8 @@ class BlockCausalDecoder(DrafterDecoder):
         assert self.feature_projection is not None
         return projection(self.feature_projection)
 
-    def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
-        if self.previous is None:
+    def hidden(self, seeds: Tensor | None, slots: Tensor) -> Tensor | None:
+        if self.previous is None or seeds is None:
             return None
         return sentence_uniforms(seeds, HIDING, *slots.shape[1:]) < self.previous.UNKNOWN
 
@@ -149,9 +152,13 @@ class BlockCausalDecoder(DrafterDecoder):
     def slot_scorer(self) -> SlotScorer:
         if self.previous is None:
             return super().slot_scorer()
-        embedded = self.embed_scale * self.tables.embed_tokens.weight
-        output, logits = self.tables.output_projection.weight, self.slot_projection()
-        return TokenChain(self.previous, embedded, output, logits, self.draft_vocabulary)
+        return TokenChain(
+            self.previous,
+            embedded=self.embed_scale * self.tables.embed_tokens.weight,
+            output=self.tables.output_projection.weight,
+            logits=self.slot_projection(),
+            vocabulary=self.draft_vocabulary,
+        )
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)
@@ -181,25 +188,36 @@ class BlockCausalDrafter(Drafter):
     def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":
         """Build from the config; a shared encoder is attached later, with its verifier."""
         cls.check_task(task)
-        source, target = task.source_dictionary, task.target_dictionary
+        source = task.source_dictionary
+        target = task.target_dictionary
         # A dataclass, a namespace or a node of omegaconf.
         fields = {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}
         layers_cfg = TransformerConfig.from_namespace(Namespace(**fields))
-        encoder, embed_tokens = None, None
+        encoder = None
+        embed_tokens = None
         if not cfg.share_verifier_encoder:
             encoder_table, embed_tokens = token_tables(source, target, layers_cfg)
             encoder = TransformerEncoderBase(layers_cfg, source, encoder_table)
         elif cfg.init_encoder_from:
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
-        decoder = cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
-        return cls(cfg, encoder, decoder, target.eos())
+        return cls(
+            cfg,
+            encoder,
+            cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target)),
+            target.eos(),
+        )
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
-        cfg, width = self.cfg, verifier.decoder.output_embed_dim
-        read = {"verifier": cfg.verifier_features, "decoder": cfg.share_verifier_encoder}
-        for part, is_read in read.items():
-            if is_read and (value := getattr(cfg, f"{part}_embed_dim")) != width:
-                raise ValueError(f"--{part}-embed-dim {value}: the verifier's is {width}")
+        cfg = self.cfg
+        width = verifier.decoder.output_embed_dim
+        widths = {}
+        if cfg.verifier_features:
+            widths["--verifier-embed-dim"] = cfg.verifier_embed_dim
+        if cfg.share_verifier_encoder:
+            widths["--decoder-embed-dim"] = cfg.decoder_embed_dim
+        for flag, value in widths.items():
+            if value != width:
+                raise ValueError(f"{flag} {value}: the verifier's is {width}")
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
             self.decoder._tables = (verifier.decoder,)
@@ -212,6 +230,8 @@ def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
         return ()
     numbers = text.split(",")
     if not cfg.verifier_features or not all(n.isdecimal() and int(n) > 0 for n in numbers):
-        needs = "must be numbers from 1 on, such as 1,2, and needs --verifier-features"
-        raise ValueError(f"--verifier-feature-layers {text}: {needs}")
+        raise ValueError(
+            f"--verifier-feature-layers {text}: must be numbers from 1 on, such as 1,2, and needs "
+            "--verifier-features"
+        )
     return tuple(sorted(set(map(int, numbers))))

@@ -57,25 +57,26 @@ class BlockDecoder(DrafterDecoder):
         super().__init__(cfg, int(embed_tokens.padding_idx or 0), embed_tokens.num_embeddings)
         self.register_buffer("version", torch.Tensor([3]))
         self._add_tables(embed_tokens, cfg.share_decoder_input_output_embed)
-        dim = self.channels
-        self.copy_attn = nn.Linear(dim, dim, bias=False) if args.src_embedding_copy else None
-        self.copies_source = self.copy_attn is not None
+        self.copies_source = bool(args.src_embedding_copy)
+        self.copy_attn = None
+        if self.copies_source:
+            self.copy_attn = nn.Linear(self.channels, self.channels, bias=False)
         self.mask_token = int(args.mask_token)
 
     def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
         if self.copy_attn is None:
             return None
-        words = encoder_out["encoder_embedding"][0]
         inputs = encoder_out["encoder_inputs"][0]
         scores = self.copy_attn(table) @ inputs.transpose(1, 2)
         if mask is not None:
             scores = scores + mask[:, 0]
-        return scores.softmax(-1) @ words
+        return scores.softmax(-1) @ encoder_out["encoder_embedding"][0]
 
     def embed(self, slots: Slots) -> Tensor:
         # As published, a genuine <unk> of the prefix cannot be told from a mask.
         tokens = slots.tokens.masked_fill(slots.is_mask, self.mask_token)
-        x, copies = self.embed_tokens(tokens), slots.copies
+        x = self.embed_tokens(tokens)
+        copies = slots.copies
         if copies is not None:
             index = slots.positions.clamp(max=copies.size(1) - 1)[..., None]
             copies = copies.gather(1, index.expand(-1, -1, x.size(-1)))
@@ -127,12 +128,21 @@ class BlockDrafter(Drafter):
     def add_args(cls, parser: ArgumentParser) -> None:
         """Add fairseq's Transformer flags, and the drafter's own."""
         TransformerModel.add_args(parser)
-        copies = "a mask's input is a soft copy of the source embeddings"
-        parser.add_argument("--src-embedding-copy", action="store_true", help=copies)
-        draws = "draw Linear and Embedding weights from N(0, 0.02)"
-        parser.add_argument("--apply-bert-init", action="store_true", help=draws)
-        initial = "verifier checkpoint whose encoder is copied at the start"
-        parser.add_argument("--init-encoder-from", metavar="FILE", help=initial)
+        parser.add_argument(
+            "--src-embedding-copy",
+            action="store_true",
+            help="a mask's input is a soft copy of the source embeddings",
+        )
+        parser.add_argument(
+            "--apply-bert-init",
+            action="store_true",
+            help="draw Linear and Embedding weights from N(0, 0.02)",
+        )
+        parser.add_argument(
+            "--init-encoder-from",
+            metavar="FILE",
+            help="verifier checkpoint whose encoder is copied at the start",
+        )
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> BlockDrafter:
@@ -141,23 +151,32 @@ class BlockDrafter(Drafter):
         block(args)
         if getattr(args, "layernorm_embedding", False):
             logger.warning("--layernorm-embedding does nothing with --arch block, as published")
-        widths = ("decoder_input_dim", "decoder_output_dim")
         refused = [name for name in UNSUPPORTED if getattr(args, name, None)]
-        known = (None, args.decoder_embed_dim)
-        refused += [name for name in widths if getattr(args, name, None) not in known]
+        refused += [
+            name
+            for name in ("decoder_input_dim", "decoder_output_dim")
+            if getattr(args, name, None) not in (None, args.decoder_embed_dim)
+        ]
         if refused:
-            flag = f"--{refused[0].replace('_', '-')}"
-            raise ValueError(f"{flag}: not supported by --arch block; leave it out")
-        source, target = task.source_dictionary, task.target_dictionary
-        args.mask_token, args.no_scale_embedding = target.unk(), True
+            raise ValueError(
+                f"--{refused[0].replace('_', '-')}: not supported by --arch block; leave it out"
+            )
+        source = task.source_dictionary
+        target = task.target_dictionary
+        args.mask_token = target.unk()
+        args.no_scale_embedding = True
         args.layernorm_embedding = False
         cfg = TransformerConfig.from_namespace(args)
         cfg.share_decoder_input_output_embed |= cfg.share_all_embeddings
         encoder_table, decoder_table = token_tables(source, target, cfg)
-        encoder = BlockEncoder(cfg, source, encoder_table)
-        decoder = BlockDecoder(cfg, args, decoder_table)
         args.block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
-        return cls(args, encoder, decoder, args.block_size, target.eos())
+        return cls(
+            args,
+            BlockEncoder(cfg, source, encoder_table),
+            BlockDecoder(cfg, args, decoder_table),
+            args.block_size,
+            target.eos(),
+        )
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept what the published code saved.
@@ -169,10 +188,10 @@ class BlockDrafter(Drafter):
         if not any(key.startswith("decoder.") for key in state_dict):
             logger.warning("encoder initialisation: the decoder starts from random weights")
             # The verifier's positions may be sinusoidal, and then are not in its file.
-            positions = "encoder.embed_positions.weight"
+            initial = ("decoder.", "encoder.embed_positions.weight")
             for key in weights:
-                if key.startswith("decoder.") or (key == positions and key not in state_dict):
-                    state_dict[key] = weights[key]
+                if key.startswith(initial):
+                    state_dict.setdefault(key, weights[key])
         super().upgrade_state_dict_named(state_dict, name)
         if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
             self.decoder.layer_norm = None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import (
@@ -93,15 +94,18 @@ class Drafter(BaseFairseqModel):
     def check_task(task: FairseqTask) -> None:
         """Refuse a task that cannot generate with a drafter."""
         if "verifier" not in dir(task):  # hasattr would load it
-            name = "from_pretrained: name the drafter's checkpoint before the verifier's"
-            raise ValueError(f"a drafter needs --task translation_specdec ({name})")
+            raise ValueError(
+                "a drafter needs --task translation_specdec (from_pretrained: name the drafter's "
+                "checkpoint before the verifier's)"
+            )
 
     def slots(self, block_size: int | None) -> int:
         """Return the slots of a block to draft, by default all that were trained."""
         size = self.block_size if block_size is None else block_size
         if not 1 <= size <= self.block_size:
-            reason = f"the drafter was trained for blocks of 1 to {self.block_size}"
-            raise ValueError(f"--block-size {size}: {reason}")
+            raise ValueError(
+                f"--block-size {size}: the drafter was trained for blocks of 1 to {self.block_size}"
+            )
         return size
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
@@ -111,11 +115,6 @@ class Drafter(BaseFairseqModel):
         """
         weight = next(self.parameters())
         self._verifier = (verifier.to(weight.device, weight.dtype),)
-
-    @property
-    def reads_verifier(self) -> bool:
-        """True if it needs the verifier's encoder, tables or states."""
-        return self.encoder is None or self.uses_verifier_features
 
     @property
     def verifier(self) -> TransformerModelBase:
@@ -129,7 +128,7 @@ class Drafter(BaseFairseqModel):
         of sinusoidal positions, may be missing or superfluous. A draft vocabulary has its saved
         length."""
         super().upgrade_state_dict_named(state_dict, name)
-        saved = state_dict.get(f"{name}.{VOCABULARY}" if name else VOCABULARY)
+        saved = state_dict.get(VOCABULARY)
         if saved is not None:
             self._check_draft_vocabulary(saved)
             saved = torch.empty_like(saved, device=next(self.parameters()).device)
@@ -163,7 +162,8 @@ class Drafter(BaseFairseqModel):
         if encoder is None and self._verifier:
             encoder = self._verifier[0].encoder
         source = None if encoder is None else int(encoder.max_positions())
-        return source, int(self.decoder.embed_positions.max_positions) - self.block_size
+        target = int(self.decoder.embed_positions.max_positions)
+        return source, target - self.block_size
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> EncoderOut:
         """Return the encoder's output, in fairseq's form; a shared verifier encoder is frozen."""
@@ -181,11 +181,10 @@ class Drafter(BaseFairseqModel):
 
         ``encoder_out`` is this drafter's, which may be the verifier's, too.
         """
-        verifier = self.verifier
         if self.encoder is not None:
-            encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
-        shifted = torch.cat([torch.full_like(target[:, :1], self.begin), target[:, :-1]], dim=1)
-        states, extra = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
+            encoder_out = self.verifier.encoder(src_tokens, src_lengths=src_lengths)
+        shifted = F.pad(target[:, :-1], (1, 0), value=self.begin)
+        states, extra = self.verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
         assert extra is not None
         # The first of them is the first layer's input.
         inner = [extra["inner_states"][layer].transpose(0, 1) for layer in self.feature_layers]
@@ -194,7 +193,7 @@ class Drafter(BaseFairseqModel):
     def forward(
         self,
         sample: Sample,
-        read: SlotReader = lambda logits, targets: (logits,),
+        read: SlotReader = lambda logits, _: (logits,),
         with_verifier: bool = False,
     ) -> DrafterOutput:
         """Score the blocks of ``target`` ``(batch, length)`` after ``cuts`` ``(batch, blocks)``.
@@ -223,21 +222,26 @@ class Drafter(BaseFairseqModel):
         training_pass = TrainingPass(
             self.decoder, target, blocks, encoder_out, features, self.begin, hiding, labels
         )
-        predicted, revealed = None, torch.zeros_like(blocks.scored)
+        predicted = None
+        revealed = torch.zeros_like(blocks.scored)
         if (ratio := sample["glancing_ratio"]) > 0:
             predicted, revealed = self._glance(training_pass, blocks, ratio, seeds)
         best, *values = training_pass.score(revealed, read)
-        predicted = blocks.spread(best) if predicted is None else predicted
-        correct = (predicted == blocks.gold) & blocks.scored
-        return DrafterOutput(tuple(values), blocks, blocks.scored & ~revealed, correct)
+        if predicted is None:
+            predicted = blocks.spread(best)
+        return DrafterOutput(
+            values=tuple(values),
+            blocks=blocks,
+            scored=blocks.scored & ~revealed,
+            glanced_correct=(predicted == blocks.gold) & blocks.scored,
+        )
 
     def _glance(
         self, training_pass: TrainingPass, blocks: Blocks, ratio: float, seeds: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return ``(batch, blocks, slots)`` predicted tokens, and True for slots to reveal."""
-        nothing = torch.zeros_like(blocks.scored)
         with torch.no_grad():
-            (best,) = training_pass.score(nothing, lambda logits, targets: ())
+            (best,) = training_pass.score(torch.zeros_like(blocks.scored), lambda *_: ())
         # Else older versions of torch give the second pass copies of weights that autocast made in
         # the first, and no gradient reaches the weights.
         torch.clear_autocast_cache()

@@ -60,12 +60,14 @@ class DrafterDecoder(nn.Module):
         self.register_buffer("draft_vocabulary", None)
         #: Width of the states.
         self.channels = dim = int(cfg.decoder.embed_dim)
-        self.padding, self.entries = padding, entries
+        self.padding = padding
+        self.entries = entries
         self.embed_positions = PositionalEmbedding(
             cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos
         )
-        layers = (TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers))
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(
+            TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers)
+        )
         self.layer_norm = LayerNorm(dim) if cfg.decoder.normalize_before else None
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
 
@@ -86,7 +88,7 @@ class DrafterDecoder(nn.Module):
         """Return the projection of the verifier's states, in decoders that read them."""
         raise NotImplementedError
 
-    def before_layer(self, x: Tensor, slots: Slots) -> Tensor:
+    def before_layer(self, x: Tensor, _slots: Slots) -> Tensor:
         """Change every layer's input."""
         return x
 
@@ -94,18 +96,18 @@ class DrafterDecoder(nn.Module):
         """Return logits ``(…, vocab)``."""
         return self.tables.output_projection(x)
 
-    def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
+    def slot_logits(self, x: Tensor, _previous: Tensor, _hidden: Tensor | None = None) -> Tensor:
         """Return logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
 
         Args:
-            previous: ``(…)`` the token before each slot, EOS before the first.
-            hidden: ``(…)`` True where training hides that token.
+            _previous: ``(…)`` the token before each slot, EOS before the first.
+            _hidden: ``(…)`` True where training hides that token.
         """
         return self.output_layer(x)
 
-    def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
+    def hidden(self, _seeds: Tensor | None, _slots: Tensor) -> Tensor | None:
         """Return ``(batch, blocks, slots)`` True where training hides the token before a slot, by
-        each sentence's seed; None in decoders that never look at it."""
+        each sentence's seed; None without seeds, and in decoders that never look at it."""
         return None
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
@@ -131,7 +133,9 @@ class DrafterDecoder(nn.Module):
         ban[self.padding] = torch.finfo(ban.dtype).min / 2
         return Projection(weight, ban)
 
-    def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
+    def copies(
+        self, _encoder_out: EncoderOut, _mask: Tensor | None, _table: Tensor
+    ) -> Tensor | None:
         """Return soft copies of the source, in decoders that make them."""
         return None
 
@@ -154,8 +158,8 @@ class DrafterDecoder(nn.Module):
             layers: each layer with its self-attention.
             only: the last layer's slots to compute; see :class:`DecoderLayerRunner`.
         """
-        last, mask = len(layers) - 1, slots.memory_mask
-        for at, ((runner, attend), source) in enumerate(zip(layers, slots.memory)):
+        wanted = [*[None] * (len(layers) - 1), only]
+        for (runner, attend), source, some in zip(layers, slots.memory, wanted):
             x = self.before_layer(x, slots)
-            x = runner(x, attend, source, mask, only if at == last else None)
+            x = runner(x, attend, source, slots.memory_mask, some)
         return x if self.layer_norm is None else self.layer_norm(x)

@@ -39,7 +39,8 @@ class SlotLogits:
         # Not the best of the softmax, in which two scores may be rounded to the same.
         best = self.logits.max(-1)
         tokens = in_vocabulary(best.indices, self.vocabulary)
-        return tokens, (best.values - self.logits.logsumexp(-1)).exp()
+        normalisers = self.logits.logsumexp(-1)  # (rows, slots)
+        return tokens, (best.values - normalisers).exp()
 
     def lattice(self) -> Lattice:
         """Return a lattice in which candidates do not depend on those of the slot before."""
@@ -110,13 +111,14 @@ class LogitScorer:
 
     def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
         """``vocabulary``: ``(n,)`` the draft vocabulary; None: all tokens."""
-        self._logits, self._vocabulary = logits, vocabulary
+        self._logits = logits
+        self._vocabulary = vocabulary
         self.projections: Sequence[Projection] = [logits]
         assert logits.weight is not None
         # Pad is never a candidate.
         self.candidates = min(CANDIDATES, len(logits.weight) - (vocabulary is None))
 
-    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
+    def __call__(self, x: Tensor, _last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
 
     def read(self, *scores: Tensor) -> SlotLogits:
@@ -179,7 +181,9 @@ class TokenChain:
         # A large table, and drafts are as good with float16.
         self.after = after.half() if after.dtype == torch.float32 else after
         self._unknown = head.token(head.unknown)
-        self.output, self._logits, self._vocabulary = output, logits, vocabulary
+        self.output = output
+        self._logits = logits
+        self._vocabulary = vocabulary
         # Pad is never a candidate.
         tokens = len(output) - 1 if vocabulary is None else len(vocabulary)
         self.candidates = min(head.CANDIDATES, tokens)
@@ -190,14 +194,18 @@ class TokenChain:
         rows, slots, dim = x.shape
         state = self._state(x)
         before = self._unknown.expand(rows, slots - 1, dim)
-        before = torch.cat([F.embedding(last[:, None], self.after), before], dim=1)
+        known = F.embedding(last[:, None], self.after)
+        before = torch.cat([known, before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # A CPU searches bfloat16 several times slower than float32, a GPU twice as fast.
-        best, indices = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
+        if not logits.is_cuda:
+            logits = logits.float()
+        best, indices = logits.topk(self.candidates)
         candidates = in_vocabulary(indices, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self.after)
-        pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
+        hidden = torch.relu(state[:, 1:, None] + after)
+        pairs = x[:, 1:, None] + self._correct(hidden)
         following = F.embedding(candidates[:, 1:], self.output)
         scores = (pairs @ following.transpose(-1, -2)).float()
         return candidates, best[:, 0].float(), scores

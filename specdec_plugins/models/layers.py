@@ -8,7 +8,7 @@ same forward serves training, drafting and verification.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -45,7 +45,9 @@ class Projection:
     ) -> None:
         """``layers``: those that only run by it."""
         self.weight: Tensor | None = weight
-        self.bias, self.relu, self.layers = bias, relu, layers
+        self.bias = bias
+        self.relu = relu
+        self.layers = layers
         self._run: Map | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -61,12 +63,15 @@ class Projection:
 
     def run_by(self, run: Map) -> None:
         """Let an engine compute it, which stores the weights in another form."""
-        self._run, self.weight, self.bias = run, None, None
+        self._run = run
+        self.weight = None
+        self.bias = None
 
 
 def _joined(*parts: nn.Linear) -> Projection:
     """Return several linear maps of the same input as one; it concatenates their outputs."""
-    weight, bias = (torch.cat(tensors) for tensors in zip(*((p.weight, p.bias) for p in parts)))
+    weight = torch.cat([part.weight for part in parts])
+    bias = torch.cat([part.bias for part in parts])
     return Projection(weight, bias, layers=parts)
 
 
@@ -78,9 +83,14 @@ def projection(part: nn.Linear, relu: bool = False) -> Projection:
 def normalization(norm: nn.Module) -> Map:
     """Return a layer norm as a function, without a module's overhead where it is torch's own."""
     if type(norm) is not nn.LayerNorm:
-        return lambda x: norm(x)
-    shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)
+        return norm
+    return partial(
+        torch.layer_norm,
+        normalized_shape=norm.normalized_shape,
+        weight=norm.weight,
+        bias=norm.bias,
+        eps=norm.eps,
+    )
 
 
 class LayerRunner:
@@ -93,7 +103,9 @@ class LayerRunner:
     def __init__(
         self, layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase, frozen: bool = False
     ) -> None:
-        attention, self.layer, self.frozen = layer.self_attn, layer, frozen
+        attention = layer.self_attn
+        self.layer = layer
+        self.frozen = frozen
         self.heads = int(attention.num_heads)
         self.head_dim = int(attention.head_dim)
         self.self_input = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
@@ -121,14 +133,16 @@ class LayerRunner:
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         """Return the FFN and its residual."""
-        hidden = self.fc1(self.final_norm(x) if self.norms_before else x)
+        normed = self.final_norm(x) if self.norms_before else x
+        hidden = self.fc1(normed)
         if not self._fused:
-            layer = self.layer
-            hidden = layer.activation_dropout_module(layer.activation_fn(hidden))
+            hidden = self.layer.activation_dropout_module(self.layer.activation_fn(hidden))
         return self._residual(x, self.fc2(hidden), self.final_norm)
 
     def _residual(self, x: Tensor, y: Tensor, norm: Map) -> Tensor:
-        x = x + (y if self.frozen else self.layer.dropout_module(y))
+        if not self.frozen:
+            y = self.layer.dropout_module(y)
+        x = x + y
         return x if self.norms_before else norm(x)
 
 
@@ -177,7 +191,9 @@ class DecoderLayerRunner(LayerRunner):
         y = attended(self.query(normed), keys, values, memory_mask, probability)
         y = self.cross_output(y)
         x = self._residual(x, y, self.cross_norm)
-        return self._feed_forward(x if only is None else x[only])
+        if only is not None:
+            x = x[only]
+        return self._feed_forward(x)
 
     def project(self, encoder_out: Tensor) -> Tensor:
         """Return keys and values ``(2, batch, heads, source, dim)`` of cross-attention to states
@@ -240,8 +256,7 @@ def position_table(embed_positions: Positions | None, length: int, padding: int)
         return None
     length = min(length, int(embed_positions.max_positions))
     tensors = (*embed_positions.parameters(), *embed_positions.buffers(), torch.empty(0))
-    row = torch.full((1, length), padding + 1, device=tensors[0].device)
-    return embed_positions(row)[0]
+    return embed_positions(torch.full((1, length), padding + 1, device=tensors[0].device))[0]
 
 
 def positioned(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:

@@ -60,21 +60,23 @@ class TrainingPass:
     labels: Tensor | None
 
     def __post_init__(self) -> None:
-        decoder, target, blocks = self.decoder, self.target, self.blocks
+        decoder = self.decoder
+        blocks = self.blocks
         self._runners = decoder.runners()
-        self._table = decoder.positions(target.size(1) + blocks.gold.size(2))
+        self._table = decoder.positions(self.target.size(1) + blocks.gold.size(2))
         states = self.encoder_out["encoder_out"][0]
         mask = source_mask(self.encoder_out, states.dtype)
-        copies = decoder.copies(self.encoder_out, mask, self._table)
-        self._source = source_memory(self._runners, states), mask, copies
+        memory = source_memory(self._runners, states)
+        self._source = memory, mask, decoder.copies(self.encoder_out, mask, self._table)
         scored = blocks.scored
         self._gold = blocks.gold[scored]
         self._at = blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]
-        before = torch.cat([torch.full_like(target[:, :1], self.begin), target], dim=1)
+        before = F.pad(self.target, (1, 0), value=self.begin)
         self._previous = before[self._row, self._at]
-        hidden = None if self.hiding is None else decoder.hidden(self.hiding, blocks.gold)
-        self._hidden = None if hidden is None else hidden[scored]
+        self._hidden = decoder.hidden(self.hiding, blocks.gold)
+        if self._hidden is not None:
+            self._hidden = self._hidden[scored]
 
     def score(self, revealed: Tensor, read: SlotReader) -> list[Tensor]:
         """Return each scored slot's best token ``(n,)``, and the reader's results.
@@ -86,24 +88,26 @@ class TrainingPass:
             revealed: ``(batch, blocks, slots)`` True for slots whose tokens are visible.
         """
         states = self._states(revealed)
-        size = max(1, CHUNK // self.decoder.tables.output_projection.weight.size(0))
+        size = max(1, CHUNK // self.decoder.entries)
         parts = [self._read(states[:size], slice(size), read)]
         for start in range(size, len(states), size):
             slots = slice(start, start + size)
-            part = checkpoint(
-                self._read,
-                states[slots],
-                slots,
-                read,
-                use_reentrant=False,
-                preserve_rng_state=False,
+            parts.append(
+                checkpoint(
+                    self._read,
+                    states[slots],
+                    slots,
+                    read,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
             )
-            parts.append(part)
         return [torch.cat(values) for values in zip(*parts)]
 
     def _states(self, revealed: Tensor) -> Tensor:
         """Return ``(n, channels)`` the states of the scored slots."""
-        target, blocks = self.target, self.blocks
+        target = self.target
+        blocks = self.blocks
         batch, length = target.shape
         prefix = torch.arange(length, device=target.device).expand(batch, -1)
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
@@ -119,7 +123,8 @@ class TrainingPass:
 
     def _seen(self) -> Tensor:
         """Return ``(batch, slots, slots)`` True where a slot sees another."""
-        blocks, length = self.blocks, self.target.size(1)
+        blocks = self.blocks
+        length = self.target.size(1)
         batch, count, size = blocks.gold.shape
         device = blocks.cuts.device
         prefix = torch.arange(length, device=device)
@@ -138,7 +143,7 @@ class TrainingPass:
     def _read(self, states: Tensor, slots: slice, read: SlotReader) -> tuple[Tensor, ...]:
         hidden = None if self._hidden is None else self._hidden[slots]
         logits = self.decoder.slot_logits(states, self._previous[slots], hidden)
-        wanted, index = None, None
+        wanted = index = None
         if self.labels is not None:
             pairs = torch.stack([self._row[slots], self._at[slots]])
             (rows, columns), index = torch.unique(pairs, dim=1, return_inverse=True)

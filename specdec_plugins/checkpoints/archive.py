@@ -53,7 +53,7 @@ def load_archive(path: Location) -> dict[str, Any]:
     storages: list[Any] = []
     left = os.path.getsize(name)
 
-    def blank(storage: Any, location: str) -> Any:
+    def blank(storage: Any, _location: str) -> Any:
         """Fill a storage of an old pickle before it is read, if the file can hold as much."""
         nonlocal left
         left -= storage.nbytes()
@@ -65,11 +65,15 @@ def load_archive(path: Location) -> dict[str, Any]:
     try:
         if is_zip:
             _check_entries(name)
-        state = torch.load(name, map_location="cpu" if is_zip else blank, weights_only=True)
+            state = torch.load(name, map_location="cpu", weights_only=True)
+        else:
+            state = torch.load(name, map_location=blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
         forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-        fault = f"refused: would need to run {forbidden[1]}; fairseq's do not" if forbidden else ""
-        raise CheckpointError(f"{name}: {fault or DAMAGED}") from error
+        fault = DAMAGED
+        if forbidden:
+            fault = f"refused: would need to run {forbidden[1]}; fairseq's do not"
+        raise CheckpointError(f"{name}: {fault}") from error
     # An old pickle may lack numbers of its tensors, which would then be uninitialised memory.
     tensors = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages)
     if any(len(tensor) and bool((tensor == 255).all()) for tensor in tensors):
@@ -107,11 +111,11 @@ def _weight_fault(value: object) -> str | None:
 def _check_entries(name: str) -> None:
     with zipfile.ZipFile(name) as archive:
         entries = archive.infolist()
-        names = {entry.filename for entry in entries}
         # torch stores each entry once, uncompressed; others might expand to any size.
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         size = sum(entry.file_size for entry in entries)
-        plain = stored and len(names) == len(entries) and size <= os.path.getsize(name)
+        unique = len({entry.filename for entry in entries}) == len(entries)
+        plain = stored and unique and size <= os.path.getsize(name)
         if not plain or archive.testzip() is not None:
             raise zipfile.BadZipFile
 

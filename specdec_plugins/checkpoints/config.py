@@ -114,7 +114,8 @@ def saved_task(config: object) -> Namespace:
     registered = TASK_REGISTRY.get(name)
     if registered is None or not registered.__module__.startswith(("fairseq.", "specdec_plugins.")):
         warn_once(f"task {shown(name)}: unknown to fairseq; treated as its translation")
-        name, registered = "translation", TranslationTask
+        name = "translation"
+        registered = TranslationTask
     # Sentences of fairseq's BART end with their language.
     translates = issubclass(registered, TranslationTask) and not name.endswith("_pretrained_bart")
     if name != multilingual.TASK and not translates:
@@ -130,14 +131,17 @@ def saved_task(config: object) -> Namespace:
 def saved_languages(config: object, folder: str) -> Multilingual | None:
     """Return the languages of the task of a checkpoint in ``folder``, if it is multilingual."""
     values = _values("task", config)
-    named = _task_name(config, values) == multilingual.TASK
-    return Multilingual.of(values, folder) if named else None
+    if _task_name(config, values) != multilingual.TASK:
+        return None
+    return Multilingual.of(values, folder)
 
 
-def stored_languages(task_state: object) -> Multilingual | None:
+def stored_languages(task_state: Mapping[str, object]) -> Multilingual | None:
     """Return the languages in the state of this plugin's task, if it is multilingual."""
-    saved = task_state.get(multilingual.KEY) if isinstance(task_state, Mapping) else None
-    return None if saved is None else Multilingual.of(_values("task", saved), "")
+    saved = task_state.get(multilingual.KEY)
+    if saved is None:
+        return None
+    return Multilingual.of(_values("task", saved), "")
 
 
 def _task_name(config: object, values: Mapping[str, object]) -> object:
@@ -151,17 +155,15 @@ def _values(part: str, node: object, depth: int = 1) -> dict[str, object]:
     Not deeper ones: a small file can describe a structure that would fill any memory.
     """
     if isinstance(node, DictConfig):
-        content = node._value()
-        node = content and {
-            key: item._value() if isinstance(item, ValueNode) else item
-            for key, item in content.items()
-        }
+        node = node._value()
     if isinstance(node, Namespace):
         node = vars(node)
     if not isinstance(node, Mapping) or not all(isinstance(key, str) for key in node):
         raise ConfigError(f"its configuration of the {part} is a {type(node).__name__}; {SAVED}")
     values: dict[str, object] = {}
     for name, value in node.items():
+        if isinstance(value, ValueNode):
+            value = value._value()
         if depth and isinstance(value, (Mapping, DictConfig)):
             inner = _values(part, value, 0)
             values |= {f"{name}_{key}": item for key, item in inner.items()}
@@ -212,8 +214,10 @@ def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
 
 def _warn_of_dropped(part: str, names: list[str]) -> None:
     if names:
-        listed = ", ".join(map(shown, names))
-        warn_once(f"a checkpoint's {part} has unknown fields, which are left out: {listed}")
+        warn_once(
+            f"a checkpoint's {part} has unknown fields, which are left out: "
+            f"{', '.join(map(shown, names))}"
+        )
 
 
 def architecture(values: Mapping[str, object]) -> str:
@@ -229,8 +233,10 @@ def architecture(values: Mapping[str, object]) -> str:
         return name
     if model is None or not (_is_stock(model) and _is_stock(models.ARCH_CONFIG_REGISTRY.get(name))):
         if missing := [needed for needed in ALWAYS_SAVED if values.get(needed) is None]:
-            fault = f"unknown, and no Transformer: it has no {missing[0]}"
-            raise ConfigError(f"architecture {shown(name)} is {fault}; {SUPPORTED}")
+            raise ConfigError(
+                f"architecture {shown(name)} is unknown, and no Transformer: it has no "
+                f"{missing[0]}; {SUPPORTED}"
+            )
         warn_once(f"architecture {shown(name)}: unknown to fairseq; built as its Transformer")
         return "transformer"
     if model in (TransformerModel, TransformerAlignModel):
@@ -270,8 +276,9 @@ def known_fields(name: str) -> dict[str, object]:
         known = hints_of(declared)
     else:
         model = models.ARCH_MODEL_REGISTRY[name]
-        more = ALIGNMENT if model is TransformerAlignModel else getattr(model, "saved_fields", {})
-        known = {**hints_of(TransformerConfig), **UNDECLARED, **more}
+        known = hints_of(TransformerConfig) | UNDECLARED | getattr(model, "saved_fields", {})
+        if model is TransformerAlignModel:
+            known |= ALIGNMENT
     return {name: hint for name, hint in known.items() if name not in LEFT_OUT}
 
 

@@ -65,9 +65,11 @@ def export_checkpoint(
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
-        remedy = "scripts/calibrate_head.py exports an acceptance head"
-        raise CheckpointError(f"{source}: does not translate; {remedy}")
-    task, dictionaries = state["cfg"]["task"], training.dictionaries
+        raise CheckpointError(
+            f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
+        )
+    task = state["cfg"]["task"]
+    dictionaries = training.dictionaries
     for side, language in zip(SIDES, training.languages, strict=True):
         if language:
             setattr(task, f"{side}_lang", language)
@@ -79,8 +81,10 @@ def export_checkpoint(
                 state["multilingual"].augment(dictionary)
             prints[side] = dictionary_fingerprint(dictionary)
         if state["task_state"].get(KEY, prints) != prints:
-            fault = f"was trained with other dictionaries than those in {dictionaries}"
-            raise CheckpointError(f"{source}: {fault}; name their folder")
+            raise CheckpointError(
+                f"{source}: was trained with other dictionaries than those in {dictionaries}; "
+                "name their folder"
+            )
         state["task_state"] = {**state["task_state"], KEY: prints}
     if draft_from is not None:
         if not is_drafter(state):
@@ -107,11 +111,15 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
     unknown = seen.pop(dictionary.unk(), 0)
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
-        fault = f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary"
-        raise CheckpointError(f"{fault}; give text segmented as the drafter's training text was")
+        raise CheckpointError(
+            f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary; "
+            "give text segmented as the drafter's training text was"
+        )
     if not 2 <= count <= len(seen):
-        fault = f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens"
-        raise CheckpointError(f"{fault} that {path} has")
+        raise CheckpointError(
+            f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens "
+            f"that {path} has"
+        )
     # Ties go to the first in the dictionary. EOS, which ends drafts, is always included.
     ranked = sorted(seen, key=lambda token: (token != eos, -seen[token], token))
     return torch.tensor(sorted(ranked[:count]))
@@ -119,15 +127,14 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:
     """Return a checkpoint for inference by our commands and fairseq's: no optimizer, no paths."""
-    model, task = (
-        {name: None if name in PATHS else value for name, value in vars(state["cfg"][part]).items()}
-        for part in ("model", "task")
-    )
+    model = _without_paths(state["cfg"]["model"])
+    task = _without_paths(state["cfg"]["task"])
     # fairseq's hub interface does not set the defaults of a task's options. Some have none, or
     # follow another group's.
     config = TASK_DATACLASS_REGISTRY.get(task["_name"])
-    defaults = (_settings(config) if config else {}).items()
-    task = {n: v for n, v in defaults if not str(v).startswith(("???", "${"))} | task
+    if config:
+        defaults = _settings(config).items()
+        task = {n: v for n, v in defaults if not str(v).startswith(("???", "${"))} | task
     if is_transformer(state):
         # It must load without the plugin. CTranslate2's converter reads the task's options from the
         # model's part, where fairseq-train writes all options.
@@ -138,8 +145,13 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
         else:
             task = {**languages.task_options(), **task, "_name": multilingual.TASK}
         model = {**task, **model, "task": task["_name"]}
-    optimizer = {"criterion_name": "", "optimizer_name": "", "optimizer_state": None}
-    last: JsonObject = {"num_updates": state["num_updates"], "lr_scheduler_state": {}, **optimizer}
+    last: JsonObject = {
+        "num_updates": state["num_updates"],
+        "lr_scheduler_state": {},
+        "criterion_name": "",
+        "optimizer_name": "",
+        "optimizer_state": None,
+    }
     # fairseq keeps the settings of architectures without a dataclass as a namespace.
     saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
@@ -151,6 +163,11 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
         "extra_state": {},
         "task_state": state["task_state"],
     }
+
+
+def _without_paths(settings: Namespace) -> JsonObject:
+    values = vars(settings)
+    return values | dict.fromkeys(values.keys() & PATHS)
 
 
 def _settings(config: type) -> JsonObject:
@@ -165,7 +182,8 @@ def _stored(weights: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
     for name, tensor in without_copies(weights).items():
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key not in stored:
-            halved = half and tensor.is_floating_point() and tensor.numel() > 1
-            stored[key] = (tensor.half() if halved else tensor).detach().clone()
+            if half and tensor.is_floating_point() and tensor.numel() > 1:
+                tensor = tensor.half()
+            stored[key] = tensor.detach().clone()
         result[name] = stored[key]
     return result

@@ -54,11 +54,12 @@ def load_head(
             f"{path}: trained for another drafter; train one for this drafter with "
             "scripts/train_head.sh"
         )
-    scales = {name: getattr(settings, name) for name in ("rule_temperature", "repetition_penalty")}
-    if {**settings.rule, **scales} != scoring:
+    names = ("rule_temperature", "repetition_penalty")
+    trained = settings.rule | {name: getattr(settings, name) for name in names}
+    if trained != scoring:
         raise CheckpointError(
             f"{path}: trained for other acceptance than {_flags(scoring)}; give "
-            f"{_flags({**settings.rule, **scales})}, or train one with scripts/train_head.sh"
+            f"{_flags(trained)}, or train one with scripts/train_head.sh"
         )
     if (block_size or drafter.block_size) > settings.block_size:
         raise CheckpointError(
@@ -108,6 +109,8 @@ def _with_weights(path: Location, settings: HeadSettings, weights: object) -> Ac
     try:
         head.load_state_dict({**weights, "_extra_state": settings.to_file()}, assign=True)
     except RuntimeError as error:
-        fault = "the weights do not fit the head that it describes; make it again with"
-        raise CheckpointError(f"{path}: {fault} scripts/calibrate_head.py") from error
+        raise CheckpointError(
+            f"{path}: the weights do not fit the head that it describes; make it again with "
+            "scripts/calibrate_head.py"
+        ) from error
     return head.float().eval().requires_grad_(False)

@@ -87,27 +87,36 @@ def load_state(path: Location, as_transformer: bool = False) -> State:
         if not isinstance(part, Mapping) or (key == "cfg" and not {"model", "task"} <= set(part)):
             raise CheckpointError(f"{name}: not a fairseq checkpoint: it has no '{key}'; {SAVED}")
     if "shard_metadata" in state:
-        fault = "is a shard of a checkpoint (--use-sharded-state), which holds part of each weight"
-        raise CheckpointError(f"{name}: {fault}; train without it, or join the shards")
+        raise CheckpointError(
+            f"{name}: is a shard of a checkpoint (--use-sharded-state), which holds part of each "
+            "weight; train without it, or join the shards"
+        )
+    task_state = state.get("task_state")
+    if not isinstance(task_state, Mapping):
+        task_state = {}
     # fairseq 0.12.2 saves its packed copies uninitialised; nothing reads them.
-    weights = state["model"].items()
-    check_weights(name, {key: value for key, value in weights if not REDUNDANT.search(str(key))})
+    check_weights(
+        name, {key: x for key, x in state["model"].items() if not REDUNDANT.search(str(key))}
+    )
     try:
-        model = saved_model(config["model"], as_transformer)
-        cfg = {"model": model, "task": saved_task(config["task"])}
-        languages = stored_languages(state.get("task_state"))
+        cfg = {
+            "model": saved_model(config["model"], as_transformer),
+            "task": saved_task(config["task"]),
+        }
+        languages = stored_languages(task_state)
         languages = languages or saved_languages(config["task"], os.path.dirname(name))
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    history = state.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    updates = last.get("num_updates") if isinstance(last, Mapping) else None
+    updates = 0
+    match state.get("optimizer_history"):
+        case list([*_, {"num_updates": int(count)}]):
+            updates = max(count, 0)
     return {
         "model": dict(state["model"]),
         "cfg": cfg,
         "multilingual": languages,
-        "num_updates": max(updates, 0) if isinstance(updates, int) else 0,
-        "task_state": state.get("task_state") or {},
+        "num_updates": updates,
+        "task_state": task_state,
         "extra_state": dict(state["extra_state"]),
     }
 
@@ -116,16 +125,21 @@ def _state_of_folder(folder: str) -> State:
     family = family_of(folder)
     model, weights = network_of(family)
     source, target = family.languages
-    task = Namespace(_name="translation", source_lang=source, target_lang=target)
-    prints = {side: dictionary_fingerprint(family.dictionary(side)) for side in SIDES}
+    task_state: dict[str, object] = {
+        KEY: {side: dictionary_fingerprint(family.dictionary(side)) for side in SIDES}
+    }
     languages = family.multilingual
-    stored = {} if languages is None else {multilingual.KEY: languages.options()}
+    if languages is not None:
+        task_state[multilingual.KEY] = languages.options()
     return {
         "model": weights,
-        "cfg": {"model": model, "task": task},
+        "cfg": {
+            "model": model,
+            "task": Namespace(_name="translation", source_lang=source, target_lang=target),
+        },
         "multilingual": languages,
         "num_updates": 0,
-        "task_state": {KEY: prints, **stored},
+        "task_state": task_state,
         "extra_state": {},
     }
 
@@ -147,8 +161,7 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
     the dictionaries, as it is.
     """
     name = os.fspath(path)
-    as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
-    state = load_state(name, as_transformer)
+    state = load_state(name, getattr(getattr(task, "cfg", None), "as_transformer", False))
     cfg = state["cfg"]["model"]
     weights = state["model"]
     if state["multilingual"] is not None:
@@ -159,8 +172,9 @@ def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
             for part in (state["cfg"]["task"], getattr(task, "cfg", None))
         )
         if None not in trained and trained == current[::-1] != current:
-            flags = "-s {} -t {}".format(*trained)
-            raise CheckpointError(f"{name}: translates the other direction; give {flags}")
+            raise CheckpointError(
+                f"{name}: translates the other direction; give -s {trained[0]} -t {trained[1]}"
+            )
     check_dictionaries(state["task_state"], task, name)
     # First without memory: a file may describe a model of any size.
     with BUILDING:
@@ -178,8 +192,9 @@ def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
     if OUTPUT_BIAS in saved:
-        bias = torch.nn.Parameter(torch.empty_like(saved[OUTPUT_BIAS]))
-        model.decoder.output_projection.bias = bias
+        model.decoder.output_projection.bias = torch.nn.Parameter(
+            torch.empty_like(saved[OUTPUT_BIAS])
+        )
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.
@@ -208,8 +223,9 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
     try:
         return task.build_model(Namespace(**vars(cfg)), from_checkpoint=True)
     except Exception as error:  # fairseq raises many kinds
-        fault = f"its {cfg.arch} model cannot be built: {one_line(error)}"
-        raise CheckpointError(f"{name}: {fault}; {OTHER_DICTIONARIES}") from error
+        raise CheckpointError(
+            f"{name}: its {cfg.arch} model cannot be built: {one_line(error)}; {OTHER_DICTIONARIES}"
+        ) from error
 
 
 def load_dictionary(folder: str, language: str | None, side: str = "source") -> Dictionary:
@@ -220,8 +236,10 @@ def load_dictionary(folder: str, language: str | None, side: str = "source") -> 
     try:
         return Dictionary.load(path)
     except Exception as error:  # fairseq raises several kinds
-        fault = f"cannot be read as a dictionary ({one_line(error)})"
-        raise CheckpointError(f"{path}: {fault}; name its folder by --dictionaries") from error
+        raise CheckpointError(
+            f"{path}: cannot be read as a dictionary ({one_line(error)}); "
+            "name its folder by --dictionaries"
+        ) from error
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
@@ -235,19 +253,21 @@ def fingerprints(task: FairseqTask) -> dict[str, str]:
     return {side: dictionary_fingerprint(getattr(task, f"{side}_dictionary")) for side in SIDES}
 
 
-def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:
+def check_dictionaries(task_state: Mapping[str, object], task: FairseqTask, name: str) -> None:
     """Compare a task's dictionaries with those that the checkpoint ``name`` was trained with.
 
     A checkpoint of another program, which names none, gets a warning.
     """
-    saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
+    saved = task_state.get(KEY)
     if not isinstance(saved, Mapping):
         warn_once(f"{name}: does not say which dictionaries it was trained with; check yours")
         return
     for side, current in fingerprints(task).items():
         if saved.get(side) != current:
-            fault = f"was trained with another {side} dictionary (other words, or their order)"
-            raise CheckpointError(f"{name}: {fault}; give the data directory of its training")
+            raise CheckpointError(
+                f"{name}: was trained with another {side} dictionary (other words, or their "
+                "order); give the data directory of its training"
+            )
 
 
 def save_state(state: Mapping[str, object], path: Location) -> int:
@@ -270,8 +290,8 @@ def save_state(state: Mapping[str, object], path: Location) -> int:
                     raise RuntimeError("it differs when read again")
     except (OSError, RuntimeError) as error:
         # torch complains of positions in the file; the system's error before says why.
-        cause = error if isinstance(error, OSError) else error.__context__
-        fault = getattr(cause, "strerror", None) or one_line(error)
+        reasons = (getattr(cause, "strerror", None) for cause in (error, error.__context__))
+        fault = next(filter(None, reasons), one_line(error))
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
 
@@ -302,8 +322,8 @@ def load_upgraded(path: Location, as_transformer: bool = False) -> State:
         dictionary.pad_to_multiple_(len(weights.get(f"{side}.embed_tokens.weight", ())))
         dictionaries.append(dictionary)
     # All layers: pruning is for those who load the file.
-    pruned = {"encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
-    whole = Namespace(**{**vars(cfg), **pruned})
+    whole = Namespace(**vars(cfg))
+    whole.encoder_layers_to_keep = whole.decoder_layers_to_keep = None
     with without_memory():
         model = build_model(name, TranslationTask(TranslationConfig(), *dictionaries), whole)
         model.upgrade_state_dict(weights)

@@ -80,7 +80,9 @@ class LanguageTokens:
         token = ids.new_tensor([self.source])
         if self.source_after_eos:
             return torch.cat([ids, token])
-        return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
+        if self.replace_eos:
+            return torch.cat([ids[:-1], token])
+        return torch.cat([token, ids])
 
 
 class Multilingual(msgspec.Struct, frozen=True):
@@ -118,8 +120,11 @@ class Multilingual(msgspec.Struct, frozen=True):
             values: options by name; those of ``langtoks`` as ``langtoks_main``.
             folder: that of the list of languages, if that is a file.
         """
-        kinds = (bool, int, str, list, tuple)
-        saved: dict[str, Any] = {n: v for n, v in values.items() if v and isinstance(v, kinds)}
+        saved: dict[str, Any] = {
+            name: value
+            for name, value in values.items()
+            if value and isinstance(value, (bool, int, str, list, tuple))
+        }
         if values.get("langs") == []:
             saved["langs"] = []
         for name in ("langs", "lang_pairs", "langtoks_specs"):
@@ -130,8 +135,9 @@ class Multilingual(msgspec.Struct, frozen=True):
             path = os.path.join(folder, os.path.basename(str(saved["lang_dict"])))
             if not os.path.isfile(path):
                 raise ConfigError(f"its languages are listed in a file; put that there: {path}")
-            args = Namespace(langs=None, lang_dict=path)
-            saved["langs"] = MultilingualDatasetManager.load_langs(args)
+            saved["langs"] = MultilingualDatasetManager.load_langs(
+                Namespace(langs=None, lang_dict=path)
+            )
         elif "langs" not in saved and isinstance(saved.get("lang_pairs"), (list, tuple)):
             pairs = (str(pair).split("-") for pair in saved["lang_pairs"])
             saved["langs"] = sorted({name for pair in pairs for name in pair})
@@ -161,24 +167,38 @@ class Multilingual(msgspec.Struct, frozen=True):
         """Return all options of fairseq's task: these, and defaults."""
         parser = ArgumentParser()
         TranslationMultiSimpleEpochTask.add_args(parser)
-        general = {"task": TASK, "data": None, "seed": 1, "dataset_impl": None}
-        more = {"lang_pairs": f"{self.langs[0]}-{self.langs[-1]}", "shuffle_instance": False}
-        return {**vars(parser.parse_args(["."])), **general, **more, **self.options()}
+        return {
+            **vars(parser.parse_args(["."])),
+            "task": TASK,
+            "data": None,
+            "seed": 1,
+            "dataset_impl": None,
+            "lang_pairs": f"{self.langs[0]}-{self.langs[-1]}",
+            "shuffle_instance": False,
+            **self.options(),
+        }
 
     def augment(self, dictionary: Dictionary) -> None:
         """Add the tokens to a dictionary, as fairseq does."""
-        extra, style = self.options()["extra_data"], self.lang_tok_style.value
-        augment_dictionary(dictionary, list(self.langs), style, self.langtoks_specs, extra)
-        for tag in TAGS if self.add_data_source_prefix_tags else ():
-            dictionary.add_symbol(tag)
+        augment_dictionary(
+            dictionary,
+            list(self.langs),
+            self.lang_tok_style.value,
+            self.langtoks_specs,
+            self.options()["extra_data"],
+        )
+        if self.add_data_source_prefix_tags:
+            for tag in TAGS:
+                dictionary.add_symbol(tag)
 
     def tokens(self, task: FairseqTask) -> LanguageTokens:
         """Return the tokens of a task's direction, whose dictionaries have them."""
-        source, target = task.cfg.source_lang, task.cfg.target_lang
-        named = target if (self.source_spec or "").startswith("tgt") else source
+        named = task.cfg.source_lang
+        if (self.source_spec or "").startswith("tgt"):
+            named = task.cfg.target_lang
         return LanguageTokens(
             self._token(self.source_spec, named, task.source_dictionary),
-            self._token(self.target_spec, target, task.target_dictionary),
+            self._token(self.target_spec, task.cfg.target_lang, task.target_dictionary),
             self.lang_tok_replacing_bos_eos,
             self.source_after_eos,
         )
@@ -191,16 +211,20 @@ class Multilingual(msgspec.Struct, frozen=True):
         token = get_lang_tok(language, self.lang_tok_style.value, spec)
         index: int = dictionary.index(token)
         if index == dictionary.unk():
-            known = ", ".join(sorted(self.langs))
-            raise ConfigError(f"-s, -t: the verifier has no {token}; its languages: {known}")
+            raise ConfigError(
+                f"-s, -t: the verifier has no {token}; its languages: "
+                f"{', '.join(sorted(self.langs))}"
+            )
         return index
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens."""
     if getattr(task, "multilingual", None) not in (None, multilingual):
-        fault = "has other languages, or their tokens elsewhere, than the other checkpoint"
-        raise CheckpointError(f"{name}: {fault}; give a drafter and the verifier of its training")
+        raise CheckpointError(
+            f"{name}: has other languages, or their tokens elsewhere, than the other checkpoint; "
+            "give a drafter and the verifier of its training"
+        )
     for dictionary in (task.source_dictionary, task.target_dictionary):
         multilingual.augment(dictionary)
     try:

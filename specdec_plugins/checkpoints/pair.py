@@ -45,10 +45,11 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
     if verifier or len(parts) != 2 or os.path.exists(path):
         return path, verifier
     first, second = parts
-    first_drafts = is_drafter(load_state(first, as_transformer=True))
-    if not first_drafts and not is_drafter(load_state(second, as_transformer=True)):
-        raise CheckpointError(f"--path {path}: has no drafter; fairseq-generate takes ensembles")
-    return (first, second) if first_drafts else (second, first)
+    if is_drafter(load_state(first, as_transformer=True)):
+        return first, second
+    if is_drafter(load_state(second, as_transformer=True)):
+        return second, first
+    raise CheckpointError(f"--path {path}: has no drafter; fairseq-generate takes ensembles")
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:
@@ -77,18 +78,22 @@ def load_drafter(path: Location, task: FairseqTask) -> Drafter:
 def _load(path: Location, task: FairseqTask, kind: type[Model], role: str) -> Model:
     model = load_model(path, task)
     if not isinstance(model, kind):
-        fault = f"is no {role} (its architecture is {type(model).__name__})"
-        remedy = "give the drafter with --path and the verifier with --AR-path"
-        raise CheckpointError(f"{path}: {fault}; {remedy}")
+        raise CheckpointError(
+            f"{path}: is no {role} (its architecture is {type(model).__name__}); "
+            "give the drafter with --path and the verifier with --AR-path"
+        )
     return model.requires_grad_(False)
 
 
 def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter."""
-    size, other = drafter.decoder.entries, len(verifier.decoder.dictionary)
+    size = drafter.decoder.entries
+    other = len(verifier.decoder.dictionary)
     if size != other:
-        fault = f"the drafter's target dictionary has {size} entries, the verifier's {other}"
-        raise CheckpointError(f"{fault}; train both with the same dictionaries")
+        raise CheckpointError(
+            f"the drafter's target dictionary has {size} entries, the verifier's {other}; "
+            "train both with the same dictionaries"
+        )
     try:
         drafter.attach_verifier(verifier)
     except ValueError as error:
@@ -117,16 +122,20 @@ def init_encoder_from(
     }
     learned = {name: tensor for name, tensor in encoder.state_dict().items() if _is_learned(name)}
     shared = learned.keys() & saved.keys()
-    missing = [*(learned.keys() ^ shared if exact else ()), *(saved.keys() ^ shared)]
+    missing = saved.keys() - learned.keys()
+    if exact:
+        missing |= learned.keys() - saved.keys()
     shapes = [name for name in shared if saved[name].shape != learned[name].shape]
-    cfg = encoder.cfg
-    settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
-    settings |= {name: getattr(cfg, name) for name in DETAILS if exact}
+    settings = {
+        name: getattr(encoder.cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE
+    }
+    settings |= {name: getattr(encoder.cfg, name) for name in DETAILS if exact}
     model = state["cfg"]["model"]
     others = [n for n, value in settings.items() if str(getattr(model, n, value)) != str(value)]
     if faults := [*(f"encoder.{name}" for name in sorted([*shapes, *missing])), *others]:
-        fault = f"the drafter has another {faults[0]}"
-        raise CheckpointError(f"{path}: architecture or dictionary mismatch: {fault}")
+        raise CheckpointError(
+            f"{path}: architecture or dictionary mismatch: the drafter has another {faults[0]}"
+        )
     encoder.load_state_dict(saved, strict=False)
     logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
     return sorted(shared)

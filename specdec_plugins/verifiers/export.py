@@ -46,7 +46,8 @@ def write_dictionaries(folder: Location, target: Path, languages: Sequence[str])
     files = {}
     for side, language in zip(("source", "target"), languages):
         symbols = family.dictionary(side).symbols[Dictionary().nspecial :]
-        files[target / f"dict.{language}.txt"] = "".join(f"{x} 1\n" for x in symbols).encode()
+        lines = "".join(f"{symbol} 1\n" for symbol in symbols)
+        files[target / f"dict.{language}.txt"] = lines.encode()
     names = [x for x in family.segmentation.values() if (family.folder / x).is_file()]
     files |= {target / name: (family.folder / name).read_bytes() for name in names}
     if names:
@@ -66,18 +67,19 @@ def write_folder(
     """
     from safetensors.torch import save
 
-    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
+    cfg = verifier.cfg
+    encoder = verifier.encoder
     _check_network(cfg)
     config = Config(
         vocab_size=len(dictionary),
         d_model=cfg.decoder.embed_dim,
         encoder_layers=len(encoder.layers),
-        decoder_layers=len(decoder.layers),
+        decoder_layers=len(verifier.decoder.layers),
         encoder_attention_heads=cfg.encoder.attention_heads,
         decoder_attention_heads=cfg.decoder.attention_heads,
         encoder_ffn_dim=cfg.encoder.ffn_embed_dim,
         decoder_ffn_dim=cfg.decoder.ffn_embed_dim,
-        max_position_embeddings=min(encoder.max_positions(), decoder.max_positions()),
+        max_position_embeddings=min(encoder.max_positions(), verifier.decoder.max_positions()),
         activation_function=NAMES[cfg.activation_fn],  # type: ignore[arg-type]
         scale_embedding=not cfg.no_scale_embedding,
         bos_token_id=BOS,
@@ -89,15 +91,21 @@ def write_folder(
     generation = Generation(
         max_length=202, min_length=2, forced_eos_token_id=EOS, bad_words_ids=[[PAD]]
     )
-    named = {
-        "model_type": M2M.model_type,
-        "architectures": ["M2M100ForConditionalGeneration"],
-        "is_encoder_decoder": True,
-    }
-    special = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
     files = {
-        CONFIG: {**msgspec.to_builtins(config), "scale_embedding": config.scale_embedding, **named},
-        GENERATION: {**msgspec.to_builtins(generation), **special, "decoder_start_token_id": EOS},
+        CONFIG: {
+            **msgspec.to_builtins(config),
+            "scale_embedding": config.scale_embedding,
+            "model_type": M2M.model_type,
+            "architectures": ["M2M100ForConditionalGeneration"],
+            "is_encoder_decoder": True,
+        },
+        GENERATION: {
+            **msgspec.to_builtins(generation),
+            "bos_token_id": BOS,
+            "pad_token_id": PAD,
+            "eos_token_id": EOS,
+            "decoder_start_token_id": EOS,
+        },
         "vocab.json": {symbol: index for index, symbol in enumerate(dictionary.symbols)},
         "tokenizer_config.json": dict(zip(("src_lang", "tgt_lang"), languages)),
     }

@@ -41,6 +41,7 @@ def family_of(folder: Location) -> Family:
     path = Path(folder)
     name = read_json(path / CONFIG, Kind).model_type
     if name not in FAMILIES:
-        fault = f"its model_type is {shown(name)}; supported are {', '.join(FAMILIES)}"
-        raise CheckpointError(f"{path / CONFIG}: {fault}")
+        raise CheckpointError(
+            f"{path / CONFIG}: its model_type is {shown(name)}; supported are {', '.join(FAMILIES)}"
+        )
     return FAMILIES[name](path)

@@ -87,8 +87,10 @@ class Family(ABC):
     def saved(self) -> SavedPieces | None:
         """The segmenter where its own files are missing: transformers 5 saves one for all."""
         path = self.folder / "tokenizer.json"
-        has_files = any((self.folder / name).is_file() for name in self.segmentation.values())
-        return None if has_files or not path.is_file() else SavedPieces(path)
+        for name in self.segmentation.values():
+            if (self.folder / name).is_file():
+                return None
+        return SavedPieces(path) if path.is_file() else None
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -100,14 +102,15 @@ class Family(ABC):
         """The languages of a model of several directions, or BOS where sentences begin with it."""
         return None
 
-    def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return learned tables of positions; ``tensors``: the folder's weights."""
+    def positions(self, _tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return learned tables of positions; ``_tensors``: the folder's weights."""
         return {}
 
     def size(self, side: str) -> int:
         """Return the number of tokens of a side."""
-        other = self.config.decoder_vocab_size if side == "target" else None
-        return int(other or self.config.vocab_size)
+        if side == "target" and self.config.decoder_vocab_size:
+            return self.config.decoder_vocab_size
+        return self.config.vocab_size
 
     @property
     def stated_start(self) -> int | None:
@@ -124,23 +127,26 @@ class Family(ABC):
 
     def order(self, side: str) -> list[int]:
         """Return the folder's number of each of fairseq's tokens; -1 for none."""
-        config, size = self.config, self.size(side)
+        config = self.config
+        size = self.size(side)
         unk = self.tokens(side).get("<unk>", -1)
         bos = config.bos_token_id
         if bos in (None, config.pad_token_id, config.eos_token_id, unk):
             bos = -1
         special = [bos, config.pad_token_id, config.eos_token_id, unk]
         if max(*special, self.start) >= size:
-            fault = f"a special token is not among the {size} of vocab_size"
-            raise CheckpointError(f"{self.folder / CONFIG}: {fault}")
+            raise CheckpointError(
+                f"{self.folder / CONFIG}: a special token is not among the {size} of vocab_size"
+            )
         return [*special, *(i for i in range(size) if i not in special)]
 
     def dictionary(self, side: str) -> Dictionary:
         """Return a side's dictionary; tokens without a name have a made-up one."""
-        order = self.order(side)
         names = {i: token for token, i in self.tokens(side).items()}
         dictionary = Dictionary()
-        for index in order[UNK + 1 :]:
+        for index in self.order(side)[UNK + 1 :]:
             symbol = symbol_of(names.get(index, "<unk>"))
-            dictionary.add_symbol(f"madeupword{index}" if symbol in dictionary else symbol)
+            if symbol in dictionary:
+                symbol = f"madeupword{index}"
+            dictionary.add_symbol(symbol)
         return dictionary

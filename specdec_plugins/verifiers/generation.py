@@ -50,8 +50,8 @@ class Generation(msgspec.Struct, omit_defaults=True):
 
     def banned(self) -> set[int]:
         """Return tokens that are never put out."""
-        words = self.bad_words_ids or []
-        return {*(self.suppress_tokens or []), *(word[0] for word in words if len(word) == 1)}
+        words = [word[0] for word in self.bad_words_ids or [] if len(word) == 1]
+        return {*(self.suppress_tokens or []), *words}
 
 
 def read_generation(folder: Path) -> Generation:
@@ -59,10 +59,13 @@ def read_generation(folder: Path) -> Generation:
 
     Folders of older versions have them in ``config.json``.
     """
-    path = next(path for name in (GENERATION, CONFIG) if (path := folder / name).is_file())
+    path = folder / GENERATION
+    if not path.is_file():
+        path = folder / CONFIG
     values = read_json(path, dict[str, object])
-    asked = {name: values.get(name) for name in NOT_FOLLOWED}
-    ignored = [f"{n} {shown(value)}" for n, value in asked.items() if value not in NOTHING]
+    ignored = [
+        f"{name} {shown(values[name])}" for name in NOT_FOLLOWED if values.get(name) not in NOTHING
+    ]
     generation = read_json(path, Generation)
     if any(len(word) > 1 for word in generation.bad_words_ids or []):
         ignored.append("bad_words_ids of several tokens")

@@ -66,10 +66,9 @@ class M2M(Family):
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
-        tokenizer = self.tokenizer
         first = (self.stated_start, self.generation.forced_bos_token_id)
         named = (name for name, i in self._languages.items() if i in first)
-        return tokenizer.src_lang, next(named, tokenizer.tgt_lang)
+        return self.tokenizer.src_lang, next(named, self.tokenizer.tgt_lang)
 
     @property
     def multilingual(self) -> Multilingual | None:
@@ -111,7 +110,7 @@ class M2M(Family):
             get_lang_tok(name, self.style.value): number for name, number in self._languages.items()
         }
 
-    def tokens(self, side: str) -> Mapping[str, int]:
+    def tokens(self, _side: str) -> Mapping[str, int]:
         return {**self._words, **self._spelled}
 
     def pieces(self) -> Pieces:
@@ -136,11 +135,13 @@ class M2M(Family):
         other tokens."""
         added = {token.content: i for i, token in self.tokenizer.added_tokens_decoder.items()}
         added |= read_optional(self.folder / "added_tokens.json", Vocabulary)
-        added |= self.saved.vocabulary if self.saved is not None else {}
-        if not any(map(self.language.fullmatch, added)):
+        if self.saved is not None:
+            added |= self.saved.vocabulary
+        is_language = self.language.fullmatch
+        if not any(map(is_language, added)):
             special = read_optional(self.folder / "special_tokens_map.json", Tokenizer)
             names = self.tokenizer.additional_special_tokens or special.additional_special_tokens
-            languages = [*filter(self.language.fullmatch, names or ())] or self.usual
+            languages = list(filter(is_language, names or ())) or self.usual
             added = {name: i for i, name in enumerate(languages, len(self._words))}
-        ordered = sorted(filter(self.language.fullmatch, added), key=added.__getitem__)
+        ordered = sorted(filter(is_language, added), key=added.__getitem__)
         return {token.strip("_"): added[token] for token in ordered}

@@ -9,6 +9,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_plugins.files.output import JsonObject
@@ -47,8 +48,7 @@ class Marian(Family):
 
     @property
     def languages(self) -> tuple[str, str]:
-        tokenizer = self.tokenizer
-        return tokenizer.source_lang or "source", tokenizer.target_lang or "target"
+        return self.tokenizer.source_lang or "source", self.tokenizer.target_lang or "target"
 
     def tokens(self, side: str) -> Mapping[str, int]:
         has_other = side == "target" and self.tokenizer.separate_vocabs
@@ -57,9 +57,9 @@ class Marian(Family):
 
     def pieces(self) -> Pieces:
         # As transformers does: it joins by the source's model where vocabularies are shared.
-        source = self.folder / "source.spm"
-        other = self.folder / "target.spm"
-        target = other if self.tokenizer.separate_vocabs else source
+        source = target = self.folder / "source.spm"
+        if self.tokenizer.separate_vocabs:
+            target = self.folder / "target.spm"
         return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)
 
     def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,17 +67,22 @@ class Marian(Family):
 
         In float64, then rounded, sines first; the frequencies are those of Vaswani et al. (2017).
         """
-        names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-        length, channels = self.config.max_position_embeddings, self.config.d_model
+        channels = self.config.d_model
         exponents = 2 * (np.arange(channels) // 2) / channels
-        angles = np.arange(length)[:, None] / np.power(10000, exponents)
+        positions = np.arange(self.config.max_position_embeddings)[:, None]
+        angles = positions / np.power(10000, exponents)
         made = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1)
-        table = torch.from_numpy(made).float()
-        before = table.new_zeros(OFFSET, channels)
-        return {name: torch.cat([before, tensors.get(name, table).float()]) for name in names}
+        table = torch.from_numpy(made)  # (positions, channels)
+        tables = {}
+        for side in ("encoder", "decoder"):
+            name = f"{side}.embed_positions.weight"
+            tables[name] = F.pad(tensors.get(name, table).float(), (0, 0, OFFSET, 0))
+        return tables
 
 
 def _split_code(text: str) -> tuple[list[str], str]:
     """Return a target language such as ``>>fra<<``, which is a token, and the text after it."""
     code, end, rest = text.partition("<<")
-    return ([code + end], rest) if code.startswith(">>") and end else ([], text)
+    if end and code.startswith(">>"):
+        return [code + end], rest
+    return [], text

@@ -42,7 +42,9 @@ class MBart(M2M):
     def source_after_eos(self) -> bool:
         config = read_json(self.folder / CONFIG, Tokenizer)
         name = self.tokenizer.tokenizer_class or config.tokenizer_class
-        return not name.startswith("MBart50") if name else len(self._languages) <= FIRST
+        if name:
+            return not name.startswith("MBart50")
+        return len(self._languages) <= FIRST
 
     @property
     def usual(self) -> Sequence[str]:
@@ -50,5 +52,4 @@ class MBart(M2M):
         return LANGUAGES.split()[:count]
 
     def tokens(self, side: str) -> Mapping[str, int]:
-        mask = len(self._words) + len(self._languages)
-        return {MASK: mask, **super().tokens(side)}
+        return {MASK: len(self._words) + len(self._languages), **super().tokens(side)}

@@ -37,9 +37,11 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
         CheckpointError: an option that fairseq lacks, or a weight that is missing or does not fit.
     """
     config = family.config
-    saved = read_weights(family.folder)
-    tensors = {name.removeprefix("model."): tensor for name, tensor in saved.items()}
-    tied, joint = config.tie_word_embeddings, config.share_encoder_decoder_embeddings
+    tensors = {
+        name.removeprefix("model."): tensor for name, tensor in read_weights(family.folder).items()
+    }
+    tied = config.tie_word_embeddings
+    joint = config.share_encoder_decoder_embeddings
     begins = family.start == config.eos_token_id
     first = [SHARED] if tied and joint else []
     encoder = _table(family, tensors, [*first, SOURCE, SHARED, TARGET], "source")
@@ -59,7 +61,8 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     weights |= {SOURCE: _ordered(encoder, family.order("source")), TARGET: read}
     weights[OUTPUT] = read if output is decoder and begins else _ordered(output, order)
     saved_bias = tensors.get(BIAS, torch.zeros(1, family.size("target")))
-    if (bias := _bias(family, saved_bias, order)) is not None:
+    bias = _bias(family, saved_bias, order)
+    if bool(bias.any()):
         weights[OUTPUT_BIAS] = bias
     weights |= {f"{side}.version": torch.tensor([VERSION]) for side in ("encoder", "decoder")}
     options = _options(family)
@@ -94,8 +97,10 @@ def _table(family: Family, tensors: dict[str, Tensor], names: Sequence[str], sid
     table = next((tensors[name] for name in names if name in tensors), None)
     shape = (family.size(side), family.config.d_model)
     if table is None or table.shape != shape:
-        fault = f"its weights have no {names[0]} of {shape[0]} rows of {shape[1]}"
-        raise CheckpointError(f"{family.folder}: {fault}, as {CONFIG} says; {AGAIN}")
+        raise CheckpointError(
+            f"{family.folder}: its weights have no {names[0]} of {shape[0]} rows of {shape[1]}, "
+            f"as {CONFIG} says; {AGAIN}"
+        )
     return table
 
 
@@ -103,11 +108,12 @@ def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:
     """Return rows in fairseq's order; a row that the folder lacks is zero."""
     if list(order) == list(range(len(rows))):
         return rows
-    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])[torch.tensor(order)]
+    with_blank = torch.cat([rows, torch.zeros_like(rows[:1])])
+    return with_blank[torch.tensor(order)]
 
 
-def _bias(family: Family, saved: Tensor, order: Sequence[int]) -> Tensor | None:
-    """Return ``(tokens,)`` the output's bias; None where it would be zero.
+def _bias(family: Family, saved: Tensor, order: Sequence[int]) -> Tensor:
+    """Return ``(tokens,)`` the output's bias.
 
     It also bans tokens: those that the folder bans, and those that it lacks. PAD is always banned.
     """
@@ -116,7 +122,7 @@ def _bias(family: Family, saved: Tensor, order: Sequence[int]) -> Tensor | None:
     banned = {*family.generation.banned(), -1} - {family.config.pad_token_id}
     bias = _ordered(saved[0].float(), order).clone()
     bias[torch.tensor([number in banned for number in order])] = BANNED
-    return bias if bool(bias.any()) else None
+    return bias
 
 
 def fold_bias(options: Namespace, weights: dict[str, Tensor]) -> None:
@@ -129,8 +135,9 @@ def fold_bias(options: Namespace, weights: dict[str, Tensor]) -> None:
     bias = weights.pop(OUTPUT_BIAS, None)
     if bias is None:
         return
-    last = f"decoder.layers.{options.decoder_layers - 1}.final_layer_norm"
-    norm = "decoder.layer_norm" if options.decoder_normalize_before else last
+    norm = "decoder.layer_norm"
+    if not options.decoder_normalize_before:
+        norm = f"decoder.layers.{options.decoder_layers - 1}.final_layer_norm"
     output, scale, shift = (
         weights[name].double() for name in (OUTPUT, f"{norm}.weight", f"{norm}.bias")
     )

@@ -44,7 +44,8 @@ class Pieces:
         """
         self._source = load_pieces(source)
         self._target = load_pieces(target)
-        self._left_out, self._split = left_out, split
+        self._left_out = left_out
+        self._split = split
 
     def encode(self, x: str) -> str:
         """Return the symbols of a text."""
@@ -55,8 +56,7 @@ class Pieces:
     def decode(self, x: str) -> str:
         """Return the text of symbols."""
         pieces = [piece_of(symbol) for symbol in x.split() if symbol not in self._left_out]
-        text: str = self._target.decode_pieces(pieces)
-        return text.replace(BLANK, " ").strip()
+        return str(self._target.decode_pieces(pieces)).replace(BLANK, " ").strip()
 
 
 class BytePieces:
@@ -99,7 +99,8 @@ class SavedPieces:
 
     def encode(self, x: str) -> str:
         """Return the symbols of a text."""
-        return " ".join(map(symbol_of, self._tokenizer.encode(x, add_special_tokens=False).tokens))
+        encoded = self._tokenizer.encode(x, add_special_tokens=False)
+        return " ".join(map(symbol_of, encoded.tokens))
 
     def decode(self, x: str) -> str:
         """Return the text of symbols."""

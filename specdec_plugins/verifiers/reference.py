@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -70,7 +71,7 @@ def greedy_output(
     start = family.start if language.begin is None else order[language.begin]
     begin = [order[token] for token in language.forced]
     first = torch.tensor([[start, *begin]])
-    pad = family.config.pad_token_id
+    begins = first.size(1)
     outputs = []
     for source, length in zip(sources, lengths, strict=True):
         output = model.eval().generate(
@@ -82,13 +83,16 @@ def greedy_output(
             do_sample=False,
             no_repeat_ngram_size=0,
             repetition_penalty=1.0,
-            bad_words_ids=[[pad], *(family.generation.bad_words_ids or [])],
+            bad_words_ids=[
+                [family.config.pad_token_id],
+                *(family.generation.bad_words_ids or []),
+            ],
             # Not of new tokens: transformers would warn of each line that the folder has these.
-            min_length=first.size(1) + max(min_len - len(begin), 0),
+            min_length=begins + max(min_len - len(begin), 0),
             # One more, since EOS may be forced at the last.
-            max_length=first.size(1) + length + 1,
+            max_length=begins + length + 1,
         )
-        tokens = [numbers[token] for token in output[0, first.size(1) :].tolist()]
-        end = tokens.index(EOS) if EOS in tokens else length
-        outputs.append(tokens[: min(end, length)])
+        written = output[0, begins:].tolist()
+        tokens = [numbers[token] for token in written[:length]]
+        outputs.append(list(takewhile(lambda token: token != EOS, tokens)))
     return outputs

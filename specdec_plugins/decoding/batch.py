@@ -13,7 +13,7 @@ from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.target_prefix import BEGINS, FREE, STOPS, read_prefix
+from specdec_plugins.decoding.target_prefix import BEGINS, FREE, STOPS, read_prefix, row_values
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import select_rows
 
@@ -56,8 +56,9 @@ class Rows:
         """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
         # An EOS that the length limit forces was not drafted.
         counts = list(map(min, accepted.accepted, self.room))
-        rows = zip(self.tokens, self.scores, accepted.committed, accepted.tokens.tolist(), scores)
-        for tokens, logs, count, new, log in rows:
+        for tokens, logs, count, new, log in zip(
+            self.tokens, self.scores, accepted.committed, accepted.tokens.tolist(), scores
+        ):
             tokens += new[:count]
             logs += log[:count]
         self.lengths = [len(tokens) for tokens in self.tokens]
@@ -105,13 +106,11 @@ class Batch(Rows):
         """``longest_draft``: in slots or nodes. Forced tokens are not committed yet."""
         tokens, self.forced, limits = read_prefix(net_input, max_lengths, pad, eos)
         super().__init__(limits, eos)
-        if BEGINS in net_input:
-            self.last = net_input[BEGINS].tolist()
+        self.last = row_values(net_input, BEGINS, self.last)
         #: The lengths at which rows end, whatever their last token.
-        self.stops = [limit + 1 for limit in limits]
-        if STOPS in net_input:
-            self.stops = net_input[STOPS].tolist()
-        self.net_input, self.device = net_input, tokens.device
+        self.stops = row_values(net_input, STOPS, [limit + 1 for limit in limits])
+        self.net_input = net_input
+        self.device = tokens.device
         self.encoder_out: EncoderOut | None = None
         #: Returns ``(layers, 2, rows, heads, source, dim)`` the verifier's keys and values of the
         #: sources of :attr:`rows`.
@@ -122,9 +121,7 @@ class Batch(Rows):
         #: whole draft.
         self.capacity = max(self.max_lengths) + 2 * (longest_draft + 1)
         #: The positions of each row before which there is no minimum length.
-        self.free_from = [tokens.size(1)] * len(self.rows)
-        if FREE in net_input:
-            self.free_from = net_input[FREE].tolist()
+        self.free_from = row_values(net_input, FREE, [tokens.size(1)] * len(self.rows))
         #: ``(rows, capacity, channels)`` the verifier's states for the committed tokens, from index
         #: 0, for a drafter that reads them; None before the first step.
         self.features: Tensor | None = None
@@ -138,8 +135,7 @@ class Batch(Rows):
     def on_device(self) -> Tensor:
         """``(2, rows)`` lengths and their limits, copied at the first use after a change."""
         if self._on_device is None:
-            counts = [self.lengths, self.max_lengths]
-            self._on_device = kernels.to_device(counts, self.device)
+            self._on_device = kernels.to_device([self.lengths, self.max_lengths], self.device)
         return self._on_device
 
     def forced_tokens(self) -> Accepted:
@@ -162,8 +158,10 @@ class Batch(Rows):
             positions = self.on_device[0, :, None] + slots
             self.features[row, positions] = states[row, accepted.sources[:, : len(slots)]]
         called = draft.called
-        before = zip(called, self.uncached, accepted.committed)
-        self.uncached = [n if cached else m + n for cached, m, n in before]
+        self.uncached = [
+            new if cached else before + new
+            for cached, before, new in zip(called, self.uncached, accepted.committed)
+        ]
         self._on_device = None
         return self.append(accepted, scores.tolist(), draft.drafted, called)
 
@@ -212,7 +210,9 @@ def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None =
         causal: the drafter has cached earlier tokens.
         rows: those to draft for; None for all.
     """
-    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
+    new = batch.uncached if causal else batch.lengths
+    lengths = batch.lengths
+    last = batch.last
     blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
     if rows is not None:
         new, lengths, last, blocks = (

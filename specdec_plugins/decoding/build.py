@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +26,6 @@ from specdec_plugins.models.drafter import Drafter
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from fairseq.models.transformer import TransformerModelBase
-    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 
@@ -62,22 +60,17 @@ def recommended(
     return Tree(**options)
 
 
-class Choices(TypedDict, total=False):
-    """Choices for a generator; None is the default."""
-
-    block_size: int | None
-    rule: AcceptanceRule | None
-    limits: GenerationLimits | None
-    controller: Controller | None
-    head: Head | None
-    engines: Engines | None
-
-
 def build_generator(
     verifier: TransformerModelBase,
     drafts: Drafter | DraftSource | None,
     tgt_dict: Dictionary,
-    **choices: Unpack[Choices],
+    *,
+    block_size: int | None = None,
+    rule: AcceptanceRule | None = None,
+    limits: GenerationLimits | None = None,
+    controller: Controller | None = None,
+    head: Head | None = None,
+    engines: Engines | None = None,
 ) -> SpeculativeGenerator:
     """Return a generator; without drafts, of plain AR.
 
@@ -87,29 +80,22 @@ def build_generator(
         ValueError: a block size or a controller that does not fit the drafter.
         EngineError: a verifier that cannot be run exactly.
     """
-    rule = choices.get("rule") or StrictRule()
-    controller = choices.get("controller") or Constant()
-    engines = choices.get("engines") or Engines.both(EagerEngine())
-    make = partial(
-        SpeculativeGenerator,
-        verifier,
-        tgt_dict=tgt_dict,
-        rule=rule,
-        limits=choices.get("limits"),
-        engine=engines.verifier,
+    rule = rule or StrictRule()
+    controller = controller or Constant()
+    engines = engines or Engines.both(EagerEngine())
+    drafting: tuple[CachedDrafter | DraftSource, Controller] | None = None
+    if drafts is not None and controller.drafts:
+        slots = drafts.slots(block_size)
+        if isinstance(drafts, DraftSource):
+            drafting = drafts, controller.ready(slots, head)
+        else:
+            controller = recommended(controller, drafts, rule, engines.verifier)
+            drafts.attach_verifier(verifier)
+            source = CachedDrafter(drafts, engines.drafter)
+            drafting = source, controller.ready(slots, head)
+    return SpeculativeGenerator(
+        verifier, drafting, tgt_dict, rule=rule, limits=limits, engine=engines.verifier
     )
-    if drafts is None or not controller.drafts:
-        return make(None)
-    block_size = drafts.slots(choices.get("block_size"))
-    source: CachedDrafter | DraftSource
-    if isinstance(drafts, DraftSource):
-        source = drafts
-    else:
-        controller = recommended(controller, drafts, rule, engines.verifier)
-        drafts.attach_verifier(verifier)
-        source = CachedDrafter(drafts, engines.drafter)
-    ready = controller.ready(block_size, choices.get("head"))
-    return make((source, ready))
 
 
 def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int) -> None:
@@ -118,9 +104,8 @@ def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, posi
 
     Controllers, statistics and torch's random numbers stay as they were.
     """
-    controller = generator.controller
     device = next(generator.model.parameters()).device
-    if not controller.real:
+    if not generator.controller.real:
         return
     if device.type == "cpu":
         batches = [(rows, 8, 8)]
@@ -128,12 +113,14 @@ def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, posi
         # A step is recorded for each number of rows to which a batch shrinks.
         halves = [rows >> n for n in range(rows.bit_length())]
         batches = [(count, length, 1) for length in RECORDED for count in halves]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    seeded = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=seeded):
         for count, length, limit in batches:
             limit = max(min(limit, positions), generator.limits.min_len)
-            trial = generator.limited_to(limit)
             batch = made_up(source, count, min(length, positions), device)
-            trial.decode(batch, deepcopy(controller), DecodingStatistics())
+            generator.limited_to(limit).decode(
+                batch, deepcopy(generator.controller), DecodingStatistics()
+            )
     wait_for(device)
 
 
@@ -145,5 +132,10 @@ def made_up(
     counts = torch.arange(rows * length, device=device)
     tokens = source.nspecial + counts.view(rows, length) % max(words, 1)
     tokens[:, -1] = source.eos()
-    lengths = torch.full((rows,), length, device=device)
-    return {"id": counts[:rows], "net_input": {"src_tokens": tokens, "src_lengths": lengths}}
+    return {
+        "id": counts[:rows],
+        "net_input": {
+            "src_tokens": tokens,
+            "src_lengths": torch.full((rows,), length, device=device),
+        },
+    }

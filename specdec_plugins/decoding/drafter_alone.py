@@ -51,11 +51,13 @@ class DrafterAlone:
             drafter.attach_verifier(verifier)
         self.pad = tgt_dict.pad()
         self.eos = tgt_dict.eos()
-        self.drafter, self.block_size = drafter, drafter.slots(block_size)
+        self.drafter = drafter
+        self.block_size = drafter.slots(block_size)
         self._limits = limits or GenerationLimits()
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self._limits, self.pad, tgt_dict.unk(), self.eos)
-        self._verifier, self.positions = None, int(drafter.decoder.embed_positions.max_positions)
+        self._verifier = None
+        self.positions = int(drafter.decoder.embed_positions.max_positions)
         self.statistics = DecodingStatistics()
         self.observers = list[Observer]()
         if drafter.encoder is None or drafter.uses_verifier_features:
@@ -72,7 +74,7 @@ class DrafterAlone:
     @torch.inference_mode()
     def generate(
         self,
-        models: object,
+        _models: object,
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
@@ -89,7 +91,8 @@ class DrafterAlone:
     def _start(self, net_input: NetInput, clock: Clock) -> Batch:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
-        limits = self._limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
+        lengths = source.ne(self.pad).sum(1)
+        limits = self._limits.max_lengths(lengths.tolist(), self.positions)
         batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
         with clock.phase("encode"):
             if self._verifier is not None:
@@ -121,26 +124,28 @@ class DrafterAlone:
         rows = tokens.tolist()
         sources = indices(self.block_size, batch.device).expand_as(tokens)
         counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
-        accepted = Accepted(tokens, sources, counts, counts, [0] * len(rows))
-        return self._commit(batch, accepted, scores)
+        none = [0] * len(rows)
+        return self._commit(batch, Accepted(tokens, sources, counts, counts, none), scores)
 
     def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return ``(rows, block)`` tokens and their log-probabilities."""
-        decoder, slots = self._drafter.decoder, self.block_size
+        decoder = self._drafter.decoder
+        slots = self.block_size
         prefixes = prefixes_of(batch, self._drafter.causal, slots)
         states, slot_scores = self._drafter.draft(prefixes, slots)
         tokens = slot_scores.choose()
-        previous = torch.cat([to_device(batch.last, batch.device)[:, None], tokens[:, :-1]], dim=1)
+        last = to_device(batch.last, batch.device)
+        previous = torch.cat([last[:, None], tokens[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if decoder.draft_vocabulary is not None:
             absent = torch.full_like(logits[0, 0], -math.inf)
             absent[decoder.draft_vocabulary] = 0
             logits = logits + absent
-        normalisers, (lengths, limits) = logits.logsumexp(-1), batch.on_device
+        normalisers = logits.logsumexp(-1)
+        lengths, limits = batch.on_device
         positions = lengths[:, None] + indices(slots, batch.device)
-        free_from = to_device(batch.free_from, batch.device)
-        self._bans.apply(logits, positions, limits, free_from)
+        self._bans.apply(logits, positions, limits, to_device(batch.free_from, batch.device))
         best = logits.argmax(-1)
         if not self._limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
@@ -149,11 +154,11 @@ class DrafterAlone:
         return best, logits.gather(-1, best[..., None])[..., 0] - normalisers
 
     def _commit(self, batch: Batch, accepted: Accepted, scores: Tensor) -> StepResult:
-        states, tokens = None, accepted.tokens
+        states = None
         if self._verifier is not None and self.drafter.uses_verifier_features:
             # The last token is read before the next block.
-            read = ChainDraft.of(tokens[:, :-1])
+            read = ChainDraft.of(accepted.tokens[:, :-1])
             _, states, _ = self._verifier.score(batch.last, read, batch.lengths)
             self._verifier.cache.write(accepted.sources, batch.lengths, accepted.committed)
-        result = batch.commit(ChainDraft.of(tokens), accepted, scores, states)
+        result = batch.commit(ChainDraft.of(accepted.tokens), accepted, scores, states)
         return replace(result, verifier_called=states is not None)

@@ -72,7 +72,8 @@ class ChainDrafting(Drafting):
     ) -> None:
         """``with_confidences``: drafts have the drafter's probability of each token."""
         self.drafter = drafter
-        self._scoring, self._with_confidences = scoring, with_confidences
+        self._scoring = scoring
+        self._with_confidences = with_confidences
         drafter.start(batch.net_input, batch.encoder_out, batch.capacity)
 
     def draft(self, batch: Batch) -> Draft:
@@ -108,10 +109,11 @@ def chosen_draft(
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
     """Return ``(rows, slots)`` tokens, each drawn after the one before it, and their proposal."""
-    lattice, rule, temperature = scores.lattice(), scoring.rule, scoring.temperature
+    lattice = scores.lattice()
+    rule = scoring.rule
     assert isinstance(rule, SamplingRule)
-    first = rule.propose(lattice.first, temperature)
-    following = rule.propose(lattice.following, temperature)
+    first = rule.propose(lattice.first, scoring.temperature)
+    following = rule.propose(lattice.following, scoring.temperature)
     indices = lattice.walk(draw(first), draw(following))
     probabilities = torch.cat([first[:, None], lattice.after(following, indices)], dim=1)
     drawn = probabilities.gather(-1, indices[..., None])[..., 0]
@@ -155,16 +157,20 @@ class TreeDrafting(ChainDrafting):
         return TreeDraft.of(trees, batch.draft_lengths, anew.tolist(), batch.device)
 
     def _grow(self, lattice: HostLattice, nodes: int) -> Trees:
-        eos, pad = self.drafter.model.eos, self.drafter.decoder.padding
-        return grow_all(lattice, self._positions, nodes, eos, pad)
+        return grow_all(
+            lattice, self._positions, nodes, self.drafter.model.eos, self.drafter.decoder.padding
+        )
 
     def _renewed(self, batch: Batch, anew: Bools) -> HostLattice:
         """Draft for some rows; the lattices of the others stay."""
-        rows = None if self._lattice is None or anew.all() else anew.nonzero()[0].tolist()
+        rows = None
+        if self._lattice is not None and not anew.all():
+            rows = anew.nonzero()[0].tolist()
         lattice = self._run(batch, self._slots, rows)[1].lattice()
         parts = on_host(lattice.candidates), on_host(lattice.first), on_host(lattice.following)
         if self._lattice is None or rows is None:
-            self._lattice, self._positions = parts, np.empty((3, len(anew)), np.int64)
+            self._lattice = parts
+            self._positions = np.empty((3, len(anew)), np.int64)
         else:
             stored: Any
             for stored, new in zip(self._lattice, parts):

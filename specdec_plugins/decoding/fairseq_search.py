@@ -52,11 +52,10 @@ class EngineModel(EnsembleModel):
     def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
         """Read a batch of sources."""
         source = net_input["src_tokens"]
-        lengths = net_input["src_lengths"]
         outs = []
         with self._engine.running():
             for verifier in self._verifiers:
-                out = verifier.encode(source, lengths)
+                out = verifier.encode(source, net_input["src_lengths"])
                 verifier.begin(out, int(self.max_decoder_positions()))
                 outs.append(out)
         #: The sentence of each of the verifiers' rows.
@@ -73,15 +72,15 @@ class EngineModel(EnsembleModel):
             self._rows = new_order.tolist()
         return encoder_outs
 
-    def reorder_incremental_state(self, incremental_states: object, new_order: Tensor) -> None:
+    def reorder_incremental_state(self, _incremental_states: object, new_order: Tensor) -> None:
         """Note which row each of the next step continues."""
         self._order = new_order
 
     def forward_decoder(
         self,
         tokens: Tensor,
-        encoder_outs: object,
-        incremental_states: object,
+        _encoder_outs: object,
+        _incremental_states: object,
         temperature: float = 1.0,
     ) -> tuple[Tensor, None]:
         """Return log-probabilities ``(rows, vocab)`` of the next token after ``tokens`` ``(rows,
@@ -89,19 +88,21 @@ class EngineModel(EnsembleModel):
         length = tokens.size(1) - 1
         last = tokens[:, -1]
         if self._answer is not None:
-            self._follow(self._answer[self._order, last].ne(-math.inf), length)
+            chosen = self._answer[self._order, last]
+            self._follow(chosen.ne(-math.inf), length)
         count = len(self._sentences)
         asked = [0] * count
         for row, token in zip(self._rows, last.tolist()):
             if row >= 0:
                 asked[row] = token
         draft = ChainDraft.empty(count, tokens.device)
-        lengths = [length] * count
         self.rows_run += count
         rows = to_device(self._rows, tokens.device)
         with self._engine.running():
             answers = [
-                _probabilities(model, verifier.score(asked, draft, lengths), rows, temperature)
+                _probabilities(
+                    model, verifier.score(asked, draft, [length] * count), rows, temperature
+                )
                 for model, verifier in zip(self.models, self._verifiers)
             ]
         answer = answers[0]
@@ -117,8 +118,9 @@ class EngineModel(EnsembleModel):
         goes_on: list[bool] = alive.tolist()
         if not any(goes_on):
             goes_on[0] = True  # fairseq asks on, though nothing can win any more
-        pairs = zip(self._order.tolist(), goes_on)
-        parents = [max(self._rows[row], 0) for row, going in pairs if going]
+        parents = [
+            max(self._rows[row], 0) for row, going in zip(self._order.tolist(), goes_on) if going
+        ]
         indices = list(range(len(parents)))
         if len(parents) == len(self._sentences):
             indices = rows_of_children(parents)
@@ -126,8 +128,7 @@ class EngineModel(EnsembleModel):
         for index, parent in zip(indices, parents):
             rows[index] = parent
         sentences = [self._sentences[row] for row in rows]
-        known = self._sentences[: len(rows)]
-        known += [-1] * (len(rows) - len(known))
+        known = [*self._sentences, *[-1] * len(rows)]
         sources = [
             index if before == sentence else row
             for index, (before, sentence, row) in enumerate(zip(known, sentences, rows))

@@ -28,6 +28,7 @@ from specdec_plugins.decoding.target_prefix import BEGINS, FORCED, with_prefix
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
+from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -70,19 +71,31 @@ class SpeculativeGenerator:
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:
-            fault = "looks at drafted tokens that are then not verified; use tree or constant"
-            raise ValueError(f"--controller {self.controller.name}: {fault}")
+            raise ValueError(
+                f"--controller {self.controller.name}: looks at drafted tokens that are then not "
+                "verified; use tree or constant"
+            )
         self.statistics = DecodingStatistics()
         self.observers = list[Observer]()
-        self.model, engine = verifier, engine or EagerEngine()
-        self._source = drafter if isinstance(drafter, DraftSource) else None
-        self._drafter = None if isinstance(drafter, DraftSource) else drafter
-        self.drafter = None if self._drafter is None else self._drafter.model
-        self.engines = Engines(engine, engine if drafter is None else drafter.engine or engine)
+        self.model = verifier
+        engine = engine or EagerEngine()
+        self._source: DraftSource | None = None
+        self._drafter: CachedDrafter | None = None
+        self.drafter: Drafter | None = None
+        self.engines = Engines.both(engine)
+        layers: tuple[int, ...] = ()
+        reads_states = False
+        if isinstance(drafter, DraftSource):
+            self._source = drafter
+        elif drafter is not None:
+            self._drafter = drafter
+            self.drafter = drafter.model
+            layers = drafter.model.feature_layers
+            reads_states = drafter.model.uses_verifier_features
+        if drafter is not None and drafter.engine is not None:
+            self.engines = Engines(engine, drafter.engine)
         #: The largest number of target tokens, EOS included, that the verifier takes.
         self.positions = int(verifier.max_decoder_positions())
-        layers = () if self.drafter is None else self.drafter.feature_layers
-        reads_states = self.drafter is not None and self.drafter.uses_verifier_features
         self._verifier = CachedVerifier(verifier, self.pad, engine, layers, reads_sources)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self._loop = Loop(self._verifier, self.search, self._bans, reads_states)
@@ -113,13 +126,13 @@ class SpeculativeGenerator:
 
     def generate(
         self,
-        models: object,
+        _models: object,
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; ``models``, fairseq's argument, is not used.
+        """Translate a batch; the first argument, fairseq's models, is not used.
 
         Args:
             prefix_tokens: ``(rows, n)`` forced tokens that each target begins with, then pad.
@@ -163,12 +176,15 @@ class SpeculativeGenerator:
             if self._resident is not None and obstacle is not None:
                 self._resident.engine.fall_back(obstacle)
             elif self._resident is not None:
-                tokens = net_input["src_tokens"].tolist()
-                sources = [[token for token in row if token != self.pad] for row in tokens]
+                sources = [
+                    [token for token in row if token != self.pad]
+                    for row in net_input["src_tokens"].tolist()
+                ]
                 limits = self.limits.max_lengths(list(map(len, sources)), self.positions)
-                sentences = list(zip(sources, limits))
                 rows = self.rows or len(sources)
-                return self._resident.decode(sentences, rows, controller, hypotheses)
+                return self._resident.decode(
+                    list(zip(sources, limits)), rows, controller, hypotheses
+                )
 
             clock = statistics.clock(net_input["src_tokens"].device)
             batch = self._start(net_input, controller, clock, encoder_out, memory)
@@ -191,7 +207,8 @@ class SpeculativeGenerator:
     ) -> Batch:
         """Return the batch, whose sources the encoder has read."""
         source = net_input["src_tokens"]
-        limits = self.limits.max_lengths(source.ne(self.pad).sum(1).tolist(), self.positions)
+        source_lengths = source.ne(self.pad).sum(1)
+        limits = self.limits.max_lengths(source_lengths.tolist(), self.positions)
         # Before the controller is asked for its longest draft.
         lengths = controller.start(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)

@@ -25,7 +25,8 @@ class Hypotheses:
         precision: torch.dtype,
     ) -> None:
         """Start the clock; scores have the models' ``precision``, at least float32."""
-        self._limits, self._statistics = limits, statistics
+        self._limits = limits
+        self._statistics = statistics
         self._observers = (statistics, *observers)
         self._precision = torch.promote_types(precision, torch.float32)
         self._start = time.perf_counter()
@@ -56,11 +57,13 @@ class Hypotheses:
                 verified[row].append(result.verified[i])
                 parts[row].append(result.committed[i])
                 if result.finished[i]:
-                    hypothesis = self._hypothesis(batch.tokens[i], batch.scores[i], parts[row])
-                    hypothesis["accepted"] = accepted[row]
-                    hypothesis["verified"] = verified[row]
-                    hypothesis["steps"] = len(accepted[row])
-                    hypothesis["forced"] = forced[row]
+                    hypothesis: Hypothesis = {
+                        **self._hypothesis(batch.tokens[i], batch.scores[i], parts[row]),
+                        "accepted": accepted[row],
+                        "verified": verified[row],
+                        "steps": len(accepted[row]),
+                        "forced": forced[row],
+                    }
                     hypotheses[row] = [hypothesis]
         for observer in self._observers:
             observer.end(hypotheses)

@@ -26,7 +26,9 @@ def wait_for(device: torch.device) -> None:
 
 def numbers(x: Tensor) -> Any:
     """Return a host tensor as an array; integers stand for bfloat16, which numpy has not."""
-    return (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
+    if x.element_size() == 2:
+        x = x.view(torch.int16)
+    return x.numpy()
 
 
 def on_host(x: Tensor) -> Any:

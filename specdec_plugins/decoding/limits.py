@@ -84,8 +84,10 @@ class GenerationLimits:
         """Return the message if a source of so many tokens, EOS counted, can have no output."""
         if self.min_len <= (longest := self.max_length(source, positions)):
             return None
-        about = f"is above the maximum length of a source of {source} tokens, {longest}"
-        return f"--min-len {self.min_len}: {about}"
+        return (
+            f"--min-len {self.min_len}: is above the maximum length of a source of {source} "
+            f"tokens, {longest}"
+        )
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
@@ -183,5 +185,6 @@ def penalised(
     before.scatter_(1, committed.masked_fill(padding, vocabulary), True)
     after = ancestors[..., 1:].expand(rows, -1, -1)
     drafts = drafted[:, None].expand(-1, width, -1).masked_fill(~after, vocabulary)
-    seen = before[:, None].expand(-1, width, -1).scatter(2, drafts, True)[..., :vocabulary]
-    return torch.where(seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores)
+    seen = before[:, None].expand(-1, width, -1).scatter(2, drafts, True)
+    lowered = torch.where(scores > 0, scores / penalty, scores * penalty)
+    return torch.where(seen[..., :vocabulary], lowered, scores)

@@ -26,7 +26,9 @@ class Loop:
         self, verifier: CachedVerifier, search: Search, bans: TokenBans, reads_states: bool
     ) -> None:
         """``reads_states``: the drafter reads the verifier's states of committed tokens."""
-        self.verifier, self.search, self.bans = verifier, search, bans
+        self.verifier = verifier
+        self.search = search
+        self.bans = bans
         self._scoring = search.scoring
         self._reads_states = reads_states
 
@@ -79,8 +81,13 @@ class Loop:
     def commit_forced(self, batch: Batch) -> None:
         """Commit forced tokens by one pass of the verifier; the last is read with the draft."""
         verification, states = self._verify(batch, ChainDraft.of(batch.prefix[:, :-1]))
-        nothing = ChainDraft.empty(len(batch.rows), batch.device)
-        self._commit(batch, nothing, batch.forced_tokens(), verification, states)
+        self._commit(
+            batch,
+            ChainDraft.empty(len(batch.rows), batch.device),
+            batch.forced_tokens(),
+            verification,
+            states,
+        )
 
     def _verify(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Return the verifier's scores of a draft, and its states ``(rows, slots, channels)``."""
@@ -97,12 +104,13 @@ class Loop:
                 draft.links.ancestors,
             )
         depths = draft.links.depths
-        positions, max_lengths, free_from = None, None, None
+        positions = max_lengths = free_from = None
         full = min(batch.room) < depths.size(-1)
         if full or min(batch.lengths) < self.search.limits.min_len:
             lengths, limits = batch.on_device
             positions = lengths[:, None] + depths
-            max_lengths = limits if full else None
+            if full:
+                max_lengths = limits
             free_from = to_device(batch.free_from, batch.device)
         self.bans.apply(scores, positions, max_lengths, free_from)
         return Verification(scores, eos, normalisers), states

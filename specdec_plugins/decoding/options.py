@@ -24,8 +24,10 @@ def option(
     choices: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field of a dataclass that is an option: its help, bounds and choices."""
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices}
-    return field(default=default, metadata=metadata)
+    return field(
+        default=default,
+        metadata={"help": help, "minimum": minimum, "maximum": maximum, "choices": choices},
+    )
 
 
 def option_fields(*owners: type) -> dict[str, Field[Any]]:
@@ -50,16 +52,19 @@ def check_options(options: object, owner: type | None = None) -> None:
         owner: the dataclass that declares the options, which fairseq may give in another form.
     """
     for name, declared in option_fields(owner or type(options)).items():
-        value, bounds = getattr(options, name), declared.metadata
-        minimum = bounds["minimum"]
-        maximum = bounds["maximum"]
-        choices = bounds["choices"]
+        value = getattr(options, name)
+        minimum = declared.metadata["minimum"]
+        maximum = declared.metadata["maximum"]
+        choices = declared.metadata["choices"]
         allowed = None
         if choices and value is not None and value not in choices:
             allowed = f"one of {', '.join(choices)}"
         elif isinstance(value, (int, float)) and not minimum <= value <= maximum:
-            ends = [f"at least {minimum:.10g}"] if minimum > -FINITE else []
-            ends += [f"at most {maximum:.10g}"] if maximum < FINITE else []
+            ends = []
+            if minimum > -FINITE:
+                ends.append(f"at least {minimum:.10g}")
+            if maximum < FINITE:
+                ends.append(f"at most {maximum:.10g}")
             allowed = " and ".join(ends) or "a number"
         if allowed:
             raise ValueError(f"--{name.replace('_', '-')} {value}: must be {allowed}")

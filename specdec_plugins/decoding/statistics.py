@@ -27,8 +27,10 @@ class Clock:
 
     def __init__(self, seconds: dict[str, float], device: torch.device) -> None:
         """``seconds``: of each phase, to add to."""
-        self._seconds, self._runs = seconds, device.type != "cuda"
-        self._phase, self._begin = "", 0.0
+        self._seconds = seconds
+        self._runs = device.type != "cuda"
+        self._phase = ""
+        self._begin = 0.0
 
     def phase(self, name: str) -> Clock:
         """Return the context of one of :data:`PHASES`; phases do not overlap."""
@@ -81,7 +83,7 @@ class DecodingStatistics(Observer):
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)
 
-    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+    def step(self, result: StepResult, _judgement: Judgement | None = None) -> None:
         self.steps += len(result.rows)
         self.drafter_calls += sum(result.called)
         self.verifier_calls += result.verifier_called * len(result.rows)
@@ -95,7 +97,8 @@ class DecodingStatistics(Observer):
             self.acceptance_histogram[count] += 1
 
     def __str__(self) -> str:
-        seconds, sentences = self.total_seconds, counted(self.sentences, "sentence")
+        seconds = self.total_seconds
+        sentences = counted(self.sentences, "sentence")
         taken = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
         if not self.drafted_tokens:
             return f"{sentences} in {taken}"
@@ -123,14 +126,17 @@ class DecodingStatistics(Observer):
 
     def report(self) -> dict[str, object]:
         """Return all figures, under the names that the documentation uses."""
-        total, latencies = self.total_seconds, 1000 * np.array(self.latencies or [0.0])
+        total = self.total_seconds
+        latencies = 1000 * np.array(self.latencies or [0.0])
         phases = {phase: self.phase_seconds[phase] for phase in PHASES}
         rest = max(0.0, total - sum(phases.values()))
         # Quantiles are nearest ranks.
         median, late = np.quantile(latencies, (0.5, 0.9), method="inverted_cdf").tolist()
-        names = ("sentences", "forced_tokens", *COUNTS, *RATES, "acceptance_histogram")
         return {
-            **{name: getattr(self, name) for name in names},
+            **{
+                name: getattr(self, name)
+                for name in ("sentences", "forced_tokens", *COUNTS, *RATES, "acceptance_histogram")
+            },
             "seconds": {**phases, "other": rest, "total": total},
             "tokens_per_second": self.committed_tokens / total if total else 0.0,
             "latency_ms": {"p50": median, "p90": late, "mean": float(latencies.mean())},

@@ -46,8 +46,12 @@ class StepResult(Accepted):
     @property
     def rejected(self) -> list[bool]:
         """True where the token after the accepted ones of a chain was verified and rejected."""
-        counts = zip(self.committed, self.accepted, self.verified, self.limited)
-        return [new > n and n < verified and not limited for new, n, verified, limited in counts]
+        return [
+            new > n and n < verified and not limited
+            for new, n, verified, limited in zip(
+                self.committed, self.accepted, self.verified, self.limited
+            )
+        ]
 
     @property
     def nodes(self) -> list[list[int]]:
@@ -150,14 +154,13 @@ class CommitObserver(Observer):
         """
         self._rows = rows
 
-    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+    def step(self, result: StepResult, _judgement: Judgement | None = None) -> None:
         if not self._rows:
             return
         tokens = result.tokens.tolist()
         for i, row in enumerate(result.rows):
             count = result.committed[i]
-            before = result.lengths[i] - count
-            self._rows[row](before, tokens[i][:count], result.accepted[i])
+            self._rows[row](result.lengths[i] - count, tokens[i][:count], result.accepted[i])
 
 
 class TraceRecorder(Observer):
@@ -175,23 +178,34 @@ class TraceRecorder(Observer):
     def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         assert judgement is not None
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
-        draft, verified, rule = judgement.draft, judgement.verified, judgement.rule
+        draft = judgement.draft
+        verified = judgement.verified
         after = verified.links.after.expand_as(verified.tokens)
-        judged, nodes = (judgement.verification, verified.tokens, after), result.nodes
-        tokens = draft.tokens.tolist()
-        chances = rule.probabilities_of(*judged).tolist()
+        probabilities = judgement.rule.probabilities_of(
+            judgement.verification, verified.tokens, after
+        )
+        nodes = result.nodes
         p_acc = None if judgement.p_acc is None else judgement.p_acc.tolist()
-        rows = zip(tokens, chances, draft.chances(), result.drafted, result.verified)
+        rows = zip(
+            draft.tokens.tolist(),
+            probabilities.tolist(),
+            draft.chances(),
+            result.drafted,
+            result.verified,
+        )
         for i, (words, all_p, all_q, size, count) in enumerate(rows):
-            order, parents = list(range(size)), None
+            order = list(range(size))
+            parents = None
             if not draft.links.straight:
                 order, parents = _path_first(draft.links.after[i, :size].tolist(), nodes[i])
-            ended = result.committed[i] == result.accepted[i]
+            bonus = None
+            if result.committed[i] > result.accepted[i]:
+                bonus = self._symbols[result.last[i]]
             step = StepTrace(
                 drafted=[self._symbols[words[slot]] for slot in order],
                 verify_length=count,
                 accepted=result.accepted[i],
-                bonus=None if ended else self._symbols[result.last[i]],
+                bonus=bonus,
                 milliseconds=milliseconds,
                 parents=parents,
                 p=[float(f"{all_p[slot]:.6g}") if slot < count else None for slot in order],

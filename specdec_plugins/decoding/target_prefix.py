@@ -6,8 +6,10 @@ from torch import Tensor
 
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 
-#: Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens.
-FORCED, BEGINS = "prefix_tokens", "begin_tokens"
+#: Key of ``net_input``: ``(rows, n)`` forced tokens, then pad.
+FORCED = "prefix_tokens"
+#: Key of ``net_input``: ``(rows,)`` the first tokens.
+BEGINS = "begin_tokens"
 #: Key of ``net_input``: ``(rows,)`` positions before which there is no minimum length; by default
 #: the width of all prefixes, as in fairseq's search.
 FREE = "free_from"
@@ -24,6 +26,11 @@ def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sam
     if begin is not None:
         net_input[BEGINS] = source.new_full((len(source),), begin)
     return {**sample, "net_input": net_input}
+
+
+def row_values(net_input: NetInput, key: str, default: list[int]) -> list[int]:
+    """Return the values of rows that a batch came with; if it has none, the ``default``."""
+    return net_input[key].tolist() if key in net_input else default
 
 
 def read_prefix(

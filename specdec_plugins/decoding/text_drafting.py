@@ -38,7 +38,8 @@ class TextDrafting(Drafting):
 
     def __init__(self, texts: list[list[int]], batch: Batch, draws: bool) -> None:
         """``draws``: drafts are for sampling."""
-        self._texts, self._draws = texts, draws
+        self._texts = texts
+        self._draws = draws
         self._probabilities = [[1.0] * len(text) for text in texts]
         #: The index of each text's next token.
         self._next = [0] * len(texts)
@@ -64,7 +65,8 @@ class TextDrafting(Drafting):
         probabilities = []
         for row, length in zip(batch.rows, batch.draft_lengths):
             begin = self._next[row]
-            part = slice(begin, begin + (0 if row in self._lost else length))
+            end = begin if row in self._lost else begin + length
+            part = slice(begin, end)
             tokens.append(torch.tensor(self._texts[row][part], dtype=torch.long))
             probabilities.append(torch.tensor(self._probabilities[row][part]))
         counts = list(map(len, tokens))
@@ -87,16 +89,20 @@ class TextDrafting(Drafting):
             text = self._texts[row]
             near = self._next[row]
             for count in MATCHES:
-                ends = range(count, len(text))
-                matches = [end for end in ends if text[end - count : end] == last[-count:]]
+                matches = [
+                    end
+                    for end in range(count, len(text))
+                    if text[end - count : end] == last[-count:]
+                ]
                 if matches:
                     self._next[row] = min(matches, key=lambda end: abs(end - near))
                     self._lost.remove(row)
                     break
 
     def observe(self, result: StepResult) -> None:
-        counts = zip(result.rows, result.accepted, result.committed, result.last)
-        for row, accepted, committed, last in counts:
+        for row, accepted, committed, last in zip(
+            result.rows, result.accepted, result.committed, result.last
+        ):
             self._next[row] += committed
             expected = self._texts[row][self._next[row] - 1 : self._next[row]]
             if committed > accepted and expected != [last]:
@@ -136,19 +142,14 @@ class WrittenDrafting(TextDrafting):
 
     def _find(self, batch: Batch, lost: list[int]) -> None:
         """Let the copy write on from the committed tokens."""
-        sizes = self._sizes(batch)
+        sizes = []  # the most tokens of each row
+        for i, (row, length) in enumerate(zip(batch.rows, batch.draft_lengths)):
+            credit = self._credit[row] - self._beginning(batch, i)
+            sizes.append(min(length, int(credit)))
         lost = [i for i in lost if sizes[i] > 0]
         if lost:
             self._write(batch, lost, sizes)
             self._lost.difference_update(batch.rows[i] for i in lost)
-
-    def _sizes(self, batch: Batch) -> list[int]:
-        """Return how many tokens the copy may write of each row."""
-        sizes = []
-        for i, (row, length) in enumerate(zip(batch.rows, batch.draft_lengths)):
-            credit = self._credit[row] - self._beginning(batch, i)
-            sizes.append(min(length, int(credit)))
-        return sizes
 
     def _beginning(self, batch: Batch, index: int) -> int:
         """Return the cost of writing on in a row of the batch, beside the tokens."""
@@ -163,8 +164,9 @@ class WrittenDrafting(TextDrafting):
 
     def observe(self, result: StepResult) -> None:
         super().observe(result)
-        counts = zip(result.rows, result.accepted, result.committed, result.finished)
-        for row, accepted, committed, finished in counts:
+        for row, accepted, committed, finished in zip(
+            result.rows, result.accepted, result.committed, result.finished
+        ):
             credit = self._credit[row] + 3 * accepted + EARNED * committed
             self._credit[row] = min(credit, LONGEST)
             if finished:
@@ -196,7 +198,8 @@ class CopyDrafting(WrittenDrafting):
     def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
         assert batch.encoder_out is not None
         assert batch.memory is not None
-        copy, rows = self._copy, [batch.rows[i] for i in lost]
+        copy = self._copy
+        rows = [batch.rows[i] for i in lost]
         committed = [torch.tensor(batch.tokens[i], dtype=torch.long) for i in lost]
         some = torch.tensor(rows, device=batch.device)
         net_input = {name: tensor[some] for name, tensor in batch.net_input.items()}

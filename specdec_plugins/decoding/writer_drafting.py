@@ -9,7 +9,7 @@ from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.steps.verifier import check_supported
-from specdec_plugins.decoding.target_prefix import BEGINS
+from specdec_plugins.decoding.target_prefix import BEGINS, row_values
 from specdec_plugins.decoding.text_drafting import Credit, WrittenDrafting
 from specdec_plugins.engines.writer.writer import Sentence, Writer, WriterEngine, build_writer
 
@@ -22,8 +22,7 @@ def writer_source(
 ) -> DraftSource | None:
     """Return drafts of the verifier's int8 copy by the writer; None where it cannot run."""
     check_supported(verifier)
-    penalties = {bans.unk: bans.limits.unkpen}
-    writer = build_writer(verifier.decoder, bans.pad, bans.eos, penalties)
+    writer = build_writer(verifier.decoder, bans.pad, bans.eos, {bans.unk: bans.limits.unkpen})
     if writer is None:
         return None
     return DraftSource(partial(WriterDrafting, writer, bans, credit=credit), WriterEngine())
@@ -43,20 +42,15 @@ class WriterDrafting(WrittenDrafting):
         """``credit``: see :class:`WrittenDrafting`."""
         super().__init__(batch, draws, credit)
         self._min_len = bans.limits.min_len
-        first = [bans.eos] * len(batch.rows)
-        if BEGINS in batch.net_input:
-            first = batch.net_input[BEGINS].tolist()
-        self._sentences = [
-            self._begun(writer, batch, row, token) for row, token in enumerate(first)
-        ]
-
-    def _begun(self, writer: Writer, batch: Batch, row: int, first: int) -> Sentence:
+        first = row_values(batch.net_input, BEGINS, [bans.eos] * len(batch.rows))
         assert batch.encoder_out is not None
         assert batch.memory is not None
-        memory = batch.memory()[:, :, row]
-        for padding in batch.encoder_out["encoder_padding_mask"]:
-            memory = memory[..., ~padding[row], :]
-        return writer.sentence(memory, first, batch.max_lengths[row])
+        self._sentences = list[Sentence]()
+        for row, token in enumerate(first):
+            memory = batch.memory()[:, :, row]  # (layers, 2, heads, source, dim)
+            for padding in batch.encoder_out["encoder_padding_mask"]:
+                memory = memory[..., ~padding[row], :]
+            self._sentences.append(writer.sentence(memory, token, batch.max_lengths[row]))
 
     def _beginning(self, batch: Batch, index: int) -> int:
         return self._sentences[batch.rows[index]].unread(batch.tokens[index]) - 1

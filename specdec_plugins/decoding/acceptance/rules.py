@@ -51,7 +51,7 @@ class AcceptanceRule:
     takes_temperature: ClassVar[bool] = True
 
     @classmethod
-    def from_options(cls, values: JsonObject) -> AcceptanceRule | None:
+    def from_options(cls, _values: JsonObject) -> AcceptanceRule | None:
         """Return the rule, if these values of all options ask for it."""
         return cls()
 
@@ -71,31 +71,37 @@ class AcceptanceRule:
             verifier_tokens = self.verifier_tokens(verification)
             nothing = [0] * len(verifier_tokens)
             one_each = [1] * len(verifier_tokens)
-            sources = torch.zeros_like(verifier_tokens)
-            return Accepted(verifier_tokens, sources, one_each, nothing, nothing)
+            root = torch.zeros_like(verifier_tokens)
+            return Accepted(verifier_tokens, root, one_each, nothing, nothing)
 
         lengths = None if draft.proposal is None else to_device(draft.drafted, tokens.device)
         after = draft.links.after.expand_as(tokens)
         good, verifier_tokens = self.judge(verification, tokens, after, draft.proposal, lengths)
         verifier_tokens = verifier_tokens.expand(-1, tokens.size(1) + 1)
-        tree = on_host(draft.links.after), on_host(tokens)
-        return walk(tree, good, verifier_tokens, verification.eos, draft.drafted)
+        return walk(
+            on_host(draft.links.after),
+            on_host(tokens),
+            good,
+            verifier_tokens,
+            verification.eos,
+            draft.drafted,
+        )
 
     def judge(
         self,
         verification: Verification,
         drafted: Tensor,
         after: Tensor,
-        proposal: Proposal | None = None,
-        lengths: Tensor | None = None,
+        _proposal: Proposal | None = None,
+        _lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Judge drafted tokens, by tensor code alone.
 
         Args:
             drafted: ``(rows, drafted)`` tokens.
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
-            proposal: the distributions that they were drawn from; None: they were chosen.
-            lengths: with a proposal, ``(rows,)`` the number of each row's tokens; None: all.
+            _proposal: the distributions that they were drawn from; None: they were chosen.
+            _lengths: with a proposal, ``(rows,)`` the number of each row's tokens; None: all.
 
         Returns:
             ``(rows, drafted)`` True for tokens that may be committed, and ``(rows, slots)`` the
@@ -109,7 +115,7 @@ class AcceptanceRule:
         return verification.best
 
     def agrees(
-        self, verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
+        self, _verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
         """Return ``(rows, drafted)`` True for drafted tokens that may be committed.
 
@@ -201,8 +207,7 @@ class SamplingRule(AcceptanceRule):
 
     @property
     def values(self) -> JsonObject:
-        parts = {"sampling_topk": self.sampling_topk, "sampling_topp": self.sampling_topp}
-        return {"sampling": True, **{name: value for name, value in parts.items() if value > 0}}
+        return {"sampling": True, **{name: x for name, x in vars(self).items() if x > 0}}
 
     def probabilities(self, lprobs: Tensor) -> Tensor:
         """Return ``(…, vocab)`` probabilities to draw by."""
@@ -253,11 +258,11 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
         check_options(rule)
         options |= vars(rule)
     chosen = (kind.from_options(options) for kind in RULES)
-    *asked_for, default = [rule for rule in chosen if rule is not None]
-    if len(asked_for) > 1:
-        names = ", ".join(map(str, asked_for))
-        raise ValueError(f"{names}: only one rule can decide what is accepted")
-    return asked_for[0] if asked_for else default
+    rule, *others = [rule for rule in chosen if rule is not None]
+    if len(others) > 1:  # the last is the default
+        asked_for = ", ".join(map(str, [rule, *others[:-1]]))
+        raise ValueError(f"{asked_for}: only one rule can decide what is accepted")
+    return rule
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,11 @@ class Proposal:
     drawn: Tensor
 
 
+def leading(good: Tensor) -> Tensor:
+    """Return ``(rows,)`` how many of each row of ``(rows, slots)`` are True before one is not."""
+    return good.long().cumprod(-1).sum(-1)
+
+
 def accepts(p: Tensor, q: Tensor) -> Tensor:
     """Return True with probability min(1, p / q), each independently."""
     # As a product, since a ratio in low precision may have no denominator.
@@ -96,17 +101,21 @@ def speculative_sampling(
     Returns:
         ``(rows,)`` the number of accepted tokens, and ``(rows, 1)`` the token after them.
     """
-    slots = drafted.size(1)
-    wanted = probabilities[:, :-1].gather(-1, drafted[..., None])[..., 0]
-    good = accepts(wanted, proposal.drawn[:, :slots])
-    accepted = good.long().cumprod(-1).sum(-1)
+    end: Tensor | int = drafted.size(1)
+    last = drafted.size(1) - 1
+    wanted = probabilities[:, :-1].gather(-1, drafted[..., None])[..., 0]  # (rows, slots)
+    accepted = leading(accepts(wanted, proposal.drawn[:, : last + 1]))
     if lengths is not None:
         accepted = torch.minimum(accepted, lengths)
-    last = accepted[:, None]
-    p = probabilities.gather(1, last[..., None].expand(-1, -1, probabilities.size(-1)))[:, 0]
-    rejected = last < (slots if lengths is None else lengths[:, None])
-    at = last.clamp(max=slots - 1)[..., None].expand(-1, -1, proposal.candidates.size(-1))
-    q = proposal.probabilities.gather(1, at)[:, 0] * rejected
-    left = p.scatter_add(1, proposal.candidates.gather(1, at)[:, 0], -q.to(p.dtype)).clamp(min=0)
+        end = lengths
+    # The slot after the accepted ones, of which a row without a rejected token has none.
+    slot = accepted[:, None, None]
+    rejected = (accepted < end)[:, None]
+    p = probabilities.take_along_dim(slot, 1)[:, 0]  # (rows, vocab)
+    slot = slot.clamp(max=last)
+    q = proposal.probabilities.take_along_dim(slot, 1)[:, 0] * rejected  # (rows, candidates)
+    candidates = proposal.candidates.take_along_dim(slot, 1)[:, 0]
+    left = p.scatter_add(1, candidates, -q.to(p.dtype)).clamp(min=0)
     # Rounding may leave nothing where p and q are the same.
-    return accepted, draw(torch.where(left.sum(-1, keepdim=True) > 0, left, p))[:, None]
+    is_left = left.sum(-1, keepdim=True) > 0
+    return accepted, draw(torch.where(is_left, left, p))[:, None]

@@ -104,7 +104,8 @@ class Accepted:
 
 
 def walk(
-    tree: tuple[Ints, Ints],
+    after: Ints,
+    drafted: Ints,
     good: Tensor,
     verifier_tokens: Tensor,
     eos: int,
@@ -115,17 +116,18 @@ def walk(
     It is walked on the host, which waits for a GPU.
 
     Args:
-        tree: ``(rows, nodes)`` each: parents, where 0 is the root and node i > 0 holds drafted
-            token i - 1, maybe ``(1, nodes)`` for all rows; and the drafted tokens, by probability.
+        after: ``(rows, nodes)`` parents, where 0 is the root and node i > 0 holds drafted token
+            i - 1; maybe ``(1, nodes)`` for all rows.
+        drafted: ``(rows, nodes)`` tokens, by probability.
         good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
         verifier_tokens: ``(rows, nodes + 1)`` after each node.
         lengths: the number of nodes of each row.
     """
-    after, drafted = tree
     nodes, chosen, counts = _walk(
         after, drafted, on_host(good), on_host(verifier_tokens), eos, np.array(lengths)
     )
-    tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
+    tokens = torch.from_numpy(chosen).to(good.device)
+    sources = torch.from_numpy(nodes).to(good.device)
     committed, accepted = counts.tolist()
     return Accepted(tokens, sources, committed, accepted, lengths)
 
@@ -154,15 +156,19 @@ def _walk(
                 ):
                     children[parent] = node
                 beyond[parent] = max(beyond[parent], beyond[node] + 1)
-        node, accepted, ended = 0, 0, False
+        node = 0
+        accepted = 0
+        ended = False
         while children[node] > 0 and not ended:
             node = children[node]
             accepted += 1
-            nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
+            nodes[row, accepted] = node
+            chosen[row, accepted - 1] = tokens[row, node - 1]
             ended = tokens[row, node - 1] == eos
         if not ended:
             chosen[row, accepted] = best[row, node]
-        counts[0, row], counts[1, row] = accepted + (not ended), accepted
+        counts[0, row] = accepted + (not ended)
+        counts[1, row] = accepted
     width = counts[1].max() + 1
     return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
 
@@ -225,34 +231,37 @@ def chain_links(slots: int, device: torch.device) -> Links:
 
 
 def walk_by_tensors(
-    links: Links, drafted: Tensor, judged: tuple[Tensor, Tensor], eos: int, several: bool
+    links: Links, drafted: Tensor, good: Tensor, best: Tensor, eos: int, several: bool
 ) -> AcceptedPath:
     """Return the path by tensor code alone, which can be recorded.
 
     Args:
         drafted: ``(rows, nodes)``, the likeliest first; none after EOS may be good.
-        judged: ``(rows, nodes)`` True for nodes that may come after their parents, and ``(rows,
-            nodes + 1)`` the verifier's token after each node, or ``(rows, 1)`` the last one.
+        good: ``(rows, nodes)`` True for nodes that may come after their parents.
+        best: ``(rows, nodes + 1)`` the verifier's token after each node, or ``(rows, 1)`` the last.
         several: True if more than one child of a node may be good.
     """
-    good, best = judged
     if not drafted.size(1):
         none = torch.zeros_like(best)
         return AcceptedPath(none, best, none, none + 1)
     on_path = _reached(links, good)
-    chain = links.straight
-    if several and not chain:
+    if several and not links.straight:
         on_path = _reached(links, on_path & _preferred(links, drafted, on_path, best))
     accepted = on_path.sum(-1, keepdim=True)
     depths = indices(links.deepest + 1, best.device)[None]
     sources = depths.expand(len(best), -1)
-    if not chain:
+    if links.straight:
+        tokens = best.expand(-1, sources.size(1))
+    else:
         # Every node of the path to the index of its depth; the others, as 0, to index 0.
         nodes = on_path * indices(drafted.size(1) + 1, best.device)[1:]
         sources = torch.zeros_like(sources).scatter_(1, on_path * links.depths[:, 1:], nodes)
-    tokens = best.expand(-1, sources.size(1)) if chain else best.gather(1, sources)
+        tokens = best.gather(1, sources)
     if several or best.size(1) == 1:
-        following = drafted if chain else drafted.gather(1, (sources[:, 1:] - 1).clamp(min=0))
+        following = drafted
+        if not links.straight:
+            index = (sources[:, 1:] - 1).clamp(min=0)
+            following = drafted.gather(1, index)
         following = torch.cat([following, tokens[:, -1:]], dim=1)
         tokens = torch.where(depths < accepted, following, tokens)
     goes_on = ((tokens != eos) | (depths >= accepted)).all(-1, keepdim=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.acceptance.sampling import leading
 from specdec_plugins.decoding.controllers.base import Controller, register
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import option
@@ -65,7 +66,8 @@ class Heuristic(Controller):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._first, self._ends = self.initial_draft, list[int]()
+        self._first = self.initial_draft
+        self._ends = list[int]()
 
     def start(self, rows: int) -> list[int]:
         if self._ends:
@@ -119,21 +121,23 @@ class Confidence(CuttingController):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._threshold, self._steps = self.confidence_threshold, 0
+        self._threshold = self.confidence_threshold
+        self._steps = 0
         self._recent = list[tuple[float, bool]]()
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
         self._confidences = draft.confidences
-        likely = (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
+        likely = leading(draft.confidences >= self._threshold)
         return likely.clamp(min=self.min_draft)
 
     def observe(self, result: StepResult) -> list[int]:
         if self.refit_threshold:
-            rows = zip(self._confidences.tolist(), result.accepted, result.rejected)
-            for row, accepted, rejected in rows:
-                judged = enumerate(row[: accepted + rejected])
-                self._recent += [(p, slot < accepted) for slot, p in judged]
+            for row, accepted, rejected in zip(
+                self._confidences.tolist(), result.accepted, result.rejected
+            ):
+                judged = row[: accepted + rejected]
+                self._recent += [(p, slot < accepted) for slot, p in enumerate(judged)]
             self._recent = self._recent[-self.RECENT :]
             self._steps += 1
             if self._steps % self.PERIOD == 0 and self._recent:
@@ -182,7 +186,8 @@ class AcceptanceHeadController(CuttingController):
         assert self.head is not None
         self.p_acc = self.head(draft.states, draft.confidences)
         survival = self.p_acc.cumprod(-1)
-        return (survival >= 1 - self.stop_threshold).sum(-1).clamp(min=self.min_draft)
+        likely = (survival >= 1 - self.stop_threshold).sum(-1)
+        return likely.clamp(min=self.min_draft)
 
 
 @register
@@ -215,7 +220,8 @@ class Tree(Controller):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._nodes, self.reuse_above = self.tree_nodes, self.redraft_below
+        self._nodes = self.tree_nodes
+        self.reuse_above = self.redraft_below
 
     @property
     def max_length(self) -> int:
@@ -223,8 +229,9 @@ class Tree(Controller):
 
     def start(self, rows: int) -> list[int]:
         # To begin late, the drafter would have to read all that is there by then.
-        large = self.max_rows is not None and rows > self.max_rows
-        self._nodes = 0 if large else self.tree_nodes
+        self._nodes = self.tree_nodes
+        if self.max_rows is not None and rows > self.max_rows:
+            self._nodes = 0
         return super().start(rows)
 
 

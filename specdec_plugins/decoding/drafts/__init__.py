@@ -71,8 +71,7 @@ class ChainDraft:
 
     def chances(self) -> list[list[float]]:
         """Return the drafter's probability of each token, for a trace."""
-        confidences: list[list[float]] = self.confidences.tolist()
-        return confidences
+        return list(self.confidences.tolist())
 
 
 @dataclass(frozen=True)
@@ -101,17 +100,16 @@ class TreeDraft:
         """Return trees of ``lengths`` nodes that the host has grown."""
         *arrays, gains, _ = trees
         tokens, after, depths, ancestors = (torch.from_numpy(x).to(device) for x in arrays)
-        links = Links(after, depths, ancestors, tokens.size(1))
-        return cls(tokens, links, gains, lengths, called)
+        return cls(tokens, Links(after, depths, ancestors, tokens.size(1)), gains, lengths, called)
 
-    def cut(self, lengths: Tensor) -> TreeDraft:
+    def cut(self, _lengths: Tensor) -> TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
 
     def chances(self) -> list[list[float]]:
         before = np.take_along_axis(self.gains, on_host(self.links.after), axis=1)
-        chances: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
-        return chances
+        conditional = self.gains[:, 1:] - before
+        return list(np.exp(conditional).tolist())
 
 
 #: The attributes that a verifier reads are alike.

@@ -24,17 +24,20 @@ Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
 @compiled
 def _largest(chances: Floats) -> int:
     """Return the index of the first largest chance; -1 if all are minus infinity."""
-    best, largest = -1, -np.inf
+    best = -1
+    largest = -np.inf
     for index, chance in enumerate(chances):
         if chance > largest:
-            best, largest = index, chance
+            best = index
+            largest = chance
     return best
 
 
 @compiled
 def _follow(scores: Scores, gain: float, chances: Floats) -> None:
     """Fill in the log-probabilities of the paths to the children of a node of ``gain``."""
-    top, total = scores.max(), 0.0
+    top = scores.max()
+    total = 0.0
     for score in scores:
         total += math.exp(score - top)
     shift = gain - (top + math.log(total))
@@ -53,9 +56,11 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
             the slot to stop at, and EOS.
         tree: the first of :data:`Trees`, all zeros but tokens, full of pad.
     """
-    (candidates, first, following), (begin, cell, slots, eos) = lattice, bounds
+    candidates, first, following = lattice
+    begin, cell, slots, eos = bounds
     tokens, parents, depths, ancestors, gain = tree
-    count, expected = len(depths), 0.0
+    count = len(depths)
+    expected = 0.0
     # Each node's candidate, the log-probabilities of the paths to its children, and the best.
     cells, offered = np.zeros((2, count), np.int64)
     chances = np.full((count, candidates.shape[1]), -np.inf)
@@ -67,11 +72,14 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
             parent = _largest(offers[:node])
             if parent < 0:
                 # Nothing is left: what fills up follows the root, and is not accepted.
-                depths[node], gain[node], ancestors[node, 0] = 1, -np.inf, True
+                depths[node] = 1
+                gain[node] = -np.inf
+                ancestors[node, 0] = True
                 continue
             cells[node] = offered[parent]
             gain[node] = offers[parent]
-            depths[node], parents[node - 1] = depths[parent] + 1, parent
+            depths[node] = depths[parent] + 1
+            parents[node - 1] = parent
             ancestors[node] |= ancestors[parent]
             tokens[node - 1] = candidates[begin + depths[parent], cells[node]]
             expected += math.exp(gain[node])
@@ -122,6 +130,7 @@ def advance(candidates: Ints, positions: Ints, gone: Ints) -> bool:
         if at < slots:
             for cell in range(width):
                 if candidates[row, at, cell] == gone[1, row]:
-                    positions[0, row], positions[1, row] = at + 1, cell
+                    positions[0, row] = at + 1
+                    positions[1, row] = cell
                     left |= at + 1 < slots
     return left

@@ -35,17 +35,21 @@ class ResidentLoop:
         bans: TokenBans,
         engine: Recorder,
     ) -> None:
-        step = None if drafter is None else drafter.step
-        encoders = [verifier.encode]
-        encoders += [] if drafter is None or drafter.encode is None else [drafter.encode]
-        stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
         #: The reason why no batch can be decoded.
         self.obstacle = None
+        step = None
+        encoders = [verifier.encode]
+        if drafter is not None:
+            step = drafter.step
+            if drafter.encode is not None:
+                encoders.append(drafter.encode)
+        stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
+        if len(stock) < len(encoders):
+            self.obstacle = "an encoder has a forward pass of its own"
         if drafter is not None and not drafter.recordable:
             self.obstacle = "the drafter reads whole prefixes at every step"
-        elif len(stock) < len(encoders):
-            self.obstacle = "an encoder has a forward pass of its own"
-        self.models, self.engine = Models(stock, verifier.step, scoring, bans, step), engine
+        self.models = Models(stock, verifier.step, scoring, bans, step)
+        self.engine = engine
         self.recorded = lru_cache(maxsize=96)(partial(ResidentStep, self.models, engine))
         #: Rows of all steps so far, idle ones included.
         self.row_steps = 0
@@ -55,10 +59,10 @@ class ResidentLoop:
     ) -> list[list[Hypothesis]]:
         """Decode sentences, at most so many ``rows`` at once, under a steady controller."""
         rows = min(rows, len(sentences))
-        length, trees = max(controller.start(rows)), controller.trees
-        kind = (
-            Kind(min(length, controller.block_size), length) if length and trees else Kind(length)
-        )
+        length = max(controller.start(rows))
+        kind = Kind(length)
+        if length and controller.trees:
+            kind = Kind(min(length, controller.block_size), length)
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
             batch = ResidentBatch(self, kind, tuple(sentences), rows)
@@ -77,8 +81,11 @@ class ResidentBatch(Rows):
         self, loop: ResidentLoop, kind: Kind, sentences: tuple[Sentence, ...], rows: int
     ) -> None:
         super().__init__([], loop.models.bans.eos)
-        self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
-        self._sentences, lengths = sentences, [len(source) for source, _ in sentences]
+        self._loop = loop
+        self._sizes = loop.engine.buckets
+        self._kind = kind
+        self._sentences = sentences
+        lengths = [len(source) for source, _ in sentences]
         self._waiting = deque(sorted(range(len(lengths)), key=lambda i: -lengths[i]))
         #: Sentences that were read and have not begun, and their rows of the step that read.
         self._read = deque[tuple[int, int]]()
@@ -104,26 +111,27 @@ class ResidentBatch(Rows):
         if not self._launched:
             self._fit()
             self._launch()
-        committed = self._step.outcome.read()
+        outcome = self._step.outcome.read()
         rows = len(self.rows)
-        slots = self._kind.slots - 1
-        names = "committed", "accepted", "tokens", "sources", "scores"
         index = np.array(self._indices)
-        counts, good, tokens, sources, scores = (committed[name].take(index, 0) for name in names)
+        committed, accepted, tokens, sources, scores = (
+            outcome[name].take(index, 0)
+            for name in ("committed", "accepted", "tokens", "sources", "scores")
+        )
         # A device makes the next step while the host deals with this one, if nothing ends with it.
         fits = max(self.lengths) + 3 * self._kind.slots <= self._shape.width
-        self._launched = fits and not (tokens == self._eos).any()
+        self._launched = fits and self._eos not in tokens
         if self._launched:
             self._launch()
-        verified = [slots] * rows
-        accepted = Accepted(
+        verified = [self._kind.slots - 1] * rows
+        result = Accepted(
             torch.from_numpy(tokens),
             torch.from_numpy(sources),
-            counts[:, 0].tolist(),
-            good[:, 0].tolist(),
+            committed.ravel().tolist(),
+            accepted.ravel().tolist(),
             verified,
         )
-        return self.append(accepted, scores.tolist(), verified, [self._kind.block > 0] * rows)
+        return self.append(result, scores.tolist(), verified, [self._kind.block > 0] * rows)
 
     def _launch(self) -> None:
         if self._kind.nodes:
@@ -143,7 +151,8 @@ class ResidentBatch(Rows):
             if not self._read:
                 self._read_some()
             count = min(len(free), len(self._read))
-            sentences, rows = map(list, zip(*(self._read.popleft() for _ in range(count))))
+            begun = [self._read.popleft() for _ in range(count)]
+            sentences, rows = map(list, zip(*begun))
             self._step.take(self._reader, rows, free[:count])
             self._indices += free[:count]
             free = free[count:]
@@ -168,19 +177,22 @@ class ResidentBatch(Rows):
 
     def _use(self, shape: Shape) -> None:
         """Go on in a step of these sizes, which has no sentences yet."""
-        self._shape, self._step = shape, self._loop.recorded(self._kind, shape)
+        self._shape = shape
+        self._step = self._loop.recorded(self._kind, shape)
         self._step.state.going.zero_()
         self._step.state.counts.zero_()  # they may be of rows that grew out of these sizes
 
     def _fit(self) -> None:
         """Go on in another step if there are fewer or shorter sentences, or longer outputs."""
-        sizes, shape, slots = self._sizes, self._shape, self._kind.slots
-        source = bucket(sizes.source, max(self._sources))
+        shape = self._shape
+        slots = self._kind.slots
+        source = bucket(self._sizes.source, max(self._sources))
         width = shape.width if source == shape.source else 0
-        positions = bucket(sizes.width, max(*self.lengths, slots) + slots)
+        positions = bucket(self._sizes.width, max(*self.lengths, slots) + slots)
         fitting = Shape(bucket(1, len(self.rows)), max(width, positions), source)
         if fitting != shape:
-            step, rows = self._step, self._indices
+            step = self._step
+            rows = self._indices
             self._use(fitting)
             self._indices = list(range(len(rows)))
             self._step.take(step, rows, self._indices)

@@ -71,16 +71,18 @@ class State:
 
     def __init__(
         self,
-        steps: tuple[VerifierStep, DrafterStep | None],
+        verifier: VerifierStep,
+        drafter: DrafterStep | None,
         kind: Kind,
         shape: Shape,
         weight: Tensor,
     ) -> None:
         """``weight``: the verifier's, for precision and device."""
-        verifier, drafter = steps
-        rows, width = shape.rows, shape.width or kind.slots
-        self.device, self._reads = weight.device, not shape.width
-        dtype, device = weight.dtype, weight.device
+        rows = shape.rows
+        width = shape.width or kind.slots
+        self.device = weight.device
+        self._reads = not shape.width
+        dtype = weight.dtype
         self.source = self._zeros(rows, shape.source)
         self.counts = self._zeros(rows, 4)
         #: ``(rows,)``: committed tokens; those of the last step, which the drafter has not cached;
@@ -91,14 +93,15 @@ class State:
         self.tokens = self._zeros(rows, kind.window + kind.block)
         #: ``(rows, width)`` all committed tokens, only for a repetition penalty.
         self.history = self._zeros(rows, width)
-        self.cache = empty_cache(verifier.layers, rows, width, dtype, device)
-        self.memory = empty_cache(verifier.layers, rows, shape.source, dtype, device)
+        self.cache = empty_cache(verifier.layers, rows, width, dtype, self.device)
+        self.memory = empty_cache(verifier.layers, rows, shape.source, dtype, self.device)
         self.memory_mask = weight.new_zeros(rows, 1, 1, shape.source)
-        self.features, self.draft_cache, self.draft_memory = None, None, None
+        self.features = self.draft_cache = self.draft_memory = None
         if drafter is not None and kind.block:
             behind = width - kind.slots + kind.window + kind.block
-            self.draft_cache = empty_cache(drafter.layers, rows, behind, dtype, device)
-            self.draft_memory = empty_cache(drafter.layers, rows, shape.source, dtype, device)
+            layers = drafter.layers
+            self.draft_cache = empty_cache(layers, rows, behind, dtype, self.device)
+            self.draft_memory = empty_cache(layers, rows, shape.source, dtype, self.device)
             if drafter.channels:
                 self.features = weight.new_zeros(rows, kind.window, drafter.channels)
 
@@ -121,12 +124,10 @@ class State:
             source = getattr(other, name)
             if target is not None:
                 by_row, dim = self.BUFFERS[name]
-                sizes = target.size(dim), source.size(dim)
-                size = min(sizes)
-                late = "memory" in name
-                target, source = (
-                    x.narrow(dim, (n - size) * late, size) for x, n in zip((target, source), sizes)
-                )
+                size = min(target.size(dim), source.size(dim))
+                begin = -size if "memory" in name else 0
+                target = target.narrow(dim, begin, size)
+                source = source.narrow(dim, begin, size)
                 target.index_copy_(by_row, index, source.index_select(by_row, chosen))
         self.going.index_fill_(0, index, True)
 
@@ -142,8 +143,9 @@ class Message:
     def __init__(self, rows: int, parts: Parts, device: torch.device) -> None:
         # Whole words, so that their addresses are.
         words = [-(-math.prod(shape) * kind.itemsize // 8) for kind, shape in parts.values()]
-        pin = device.type == "cuda"
-        self._host = torch.zeros(rows, 8 * sum(words), dtype=torch.uint8, pin_memory=pin)
+        self._host = torch.zeros(
+            rows, 8 * sum(words), dtype=torch.uint8, pin_memory=device.type == "cuda"
+        )
         self._bytes = self._host.to(device, copy=True)
         #: Views of the numbers on the device, and on the host.
         self.parts = dict[str, Tensor]()
@@ -151,11 +153,11 @@ class Message:
         for (name, (kind, shape)), end, count in zip(parts.items(), accumulate(words), words):
             begin = 8 * (end - count)
             size = math.prod(shape) * kind.itemsize
-            part, array = (
-                x[:, begin : begin + size].view(kind).view(rows, *shape)
-                for x in (self._bytes, self._host)
-            )
-            self.parts[name], self.arrays[name] = part, array.numpy()
+            within = slice(begin, begin + size)
+            part = self._bytes[:, within].view(kind)
+            array = self._host[:, within].view(kind)
+            self.parts[name] = part.view(rows, *shape)
+            self.arrays[name] = array.view(rows, *shape).numpy()
 
 
 class Outcome(Message):
@@ -167,18 +169,18 @@ class Outcome(Message):
         self, rows: int, kind: Kind, candidates: int, precision: torch.dtype, device: torch.device
     ) -> None:
         """``candidates``: those of each slot of a lattice; ``precision``: that of scores."""
-        window, width = (kind.window,), candidates
+        window = (kind.window,)
         parts: Parts = dict.fromkeys(("accepted", "committed"), (torch.long, (1,)))
         parts |= dict.fromkeys(("tokens", "sources"), (torch.long, window))
         parts["scores"] = precision, window
         if kind.nodes:
-            parts["candidates"] = torch.long, (kind.block, width)
-            parts["first"] = torch.float, (width,)
-            parts["following"] = torch.float, (kind.block - 1, width, width)
+            parts["candidates"] = torch.long, (kind.block, candidates)
+            parts["first"] = torch.float, (candidates,)
+            parts["following"] = torch.float, (kind.block - 1, candidates, candidates)
         super().__init__(rows, parts, device)
         if kind.nodes:
             # Those of a slot differ, also in rows without a sentence.
-            self.arrays["candidates"][:] = np.arange(width)
+            self.arrays["candidates"][:] = np.arange(candidates)
 
     def accept(self, path: AcceptedPath, scores: Tensor) -> None:
         """Send what is committed, with log-probabilities ``(rows, n)``."""
@@ -202,14 +204,15 @@ class TreeInput(Message):
 
     def __init__(self, rows: int, kind: Kind, pad: int, device: torch.device) -> None:
         """Begin with trees of ``pad``, which is never accepted."""
-        nodes, size = kind.nodes, kind.nodes + 1
-        parts: Parts = dict.fromkeys(("tokens", "after"), (torch.long, (nodes,)))
+        size = kind.nodes + 1
+        parts: Parts = dict.fromkeys(("tokens", "after"), (torch.long, (kind.nodes,)))
         parts |= {"depths": (torch.long, (size,)), "ancestors": (torch.bool, (size, size))}
         super().__init__(rows, parts, device)
         #: ``(rows, nodes)`` drafted tokens.
         self.tokens, after, depths, ancestors = self.parts.values()
         self.links = Links(after, depths, ancestors, kind.block)
-        self.arrays["tokens"][:], self.arrays["ancestors"][:] = pad, np.eye(size)
+        self.arrays["tokens"][:] = pad
+        self.arrays["ancestors"][:] = np.eye(size)
         self._bytes.copy_(self._host)
 
     def write(self, trees: Trees) -> None:

@@ -50,29 +50,36 @@ class ResidentStep:
     """A step and its recording."""
 
     def __init__(self, models: Models, engine: Recorder, kind: Kind, shape: Shape) -> None:
-        self.kind, self._models = kind, models
-        self._verifier, self._drafter, self._bans = models.verifier, models.drafter, models.bans
+        self.kind = kind
+        self._models = models
+        self._verifier = models.verifier
+        self._drafter = models.drafter
+        self._bans = models.bans
         decoder = models.verifier.decoder
         weight: Tensor = decoder.embed_tokens.weight
-        self._dtype, device = weight.dtype, weight.device
-        self.state = State((models.verifier, models.drafter), kind, shape, weight)
+        self._dtype = weight.dtype
+        device = weight.device
+        self.state = State(models.verifier, models.drafter, kind, shape, weight)
         width = shape.width or kind.slots
         self._capacity = width - kind.slots
         self._rows = torch.arange(shape.rows, device=device)[:, None]
         self._index = torch.arange(max(kind.slots, kind.window + kind.block), device=device)
         self._table = position_table(decoder.embed_positions, width, decoder.padding_idx)
-        stock = [encoder.model for encoder in models.encoders]
         self._source_tables = [
-            position_table(model.embed_positions, shape.source, model.padding_idx)
-            for model in stock
+            position_table(encoder.model.embed_positions, shape.source, encoder.model.padding_idx)
+            for encoder in models.encoders
         ]
         precision = torch.promote_types(weight.dtype, torch.float32)
-        self.tree = TreeInput(shape.rows, kind, self._bans.pad, device) if kind.nodes else None
-        candidates = 0 if self._drafter is None else self._drafter.score.candidates
-        self.outcome = Outcome(shape.rows, kind, candidates, precision, device)
-        self._links = chain_links(kind.block, device) if self.tree is None else self.tree.links
+        self.tree: TreeInput | None = None
+        self._links = chain_links(kind.block, device)
+        if kind.nodes:
+            self.tree = TreeInput(shape.rows, kind, self._bans.pad, device)
+            self._links = self.tree.links
+        candidates = 0
         if self._drafter is not None and kind.block:
+            candidates = self._drafter.score.candidates
             self._draft_table = self._drafter.decoder.positions(2 * width)
+        self.outcome = Outcome(shape.rows, kind, candidates, precision, device)
         self._positions = np.zeros((3, shape.rows), np.int64)
         self._positions[2] = kind.block
         # Before it holds anything, since recording runs it.
@@ -92,10 +99,11 @@ class ResidentStep:
     def grow(self) -> None:
         """Make the trees of all rows to verify next."""
         assert self.tree is not None
-        bans, arrays = self._bans, self.outcome.arrays
-        parts = tuple(np.ascontiguousarray(arrays[name]) for name in Outcome.LATTICE)
-        lattice = cast(HostLattice, parts)
-        trees = grow_all(lattice, self._positions, self.kind.nodes, bans.eos, bans.pad)
+        arrays = self.outcome.arrays
+        lattice = cast(
+            HostLattice, tuple(np.ascontiguousarray(arrays[name]) for name in Outcome.LATTICE)
+        )
+        trees = grow_all(lattice, self._positions, self.kind.nodes, self._bans.eos, self._bans.pad)
         self.tree.write(trees)
 
     def _read(self) -> None:
@@ -127,13 +135,14 @@ class ResidentStep:
 
     def _draft(self) -> SlotScores:
         """Return the scores of the slots after every row's last token."""
-        state, kind, drafter = self.state, self.kind, self._drafter
+        state = self.state
+        kind = self.kind
+        drafter = self._drafter
         assert drafter is not None
         assert state.draft_cache is not None
         cached = state.lengths - state.new
         index = self._index[: kind.window + kind.block]
-        counts = cached, state.new, kind.block
-        is_mask, positions, block, among = block_inputs(counts, index, kind.block)
+        is_mask, positions, block, among = block_inputs(cached, state.new, index, kind.block)
         mask = mask_by_tensors(cached, self._capacity, among, self._dtype)
         _, *scores = drafter(
             state.draft_cache,
@@ -150,13 +159,14 @@ class ResidentStep:
             block,
             state.last,
         )
-        window = index[: kind.window]
-        self._keep(state.draft_cache, window[None], positions[:, : kind.window])
+        self._keep(state.draft_cache, index[None, : kind.window], positions[:, : kind.window])
         return drafter.score.read(*scores)
 
     def _verify(self, drafted: Tensor, proposal: Proposal | None) -> None:
         """Accept what the verifier wants of a draft ``(rows, slots)``, and append it."""
-        state, links, scoring = self.state, self._links, self._models.scoring
+        state = self.state
+        links = self._links
+        scoring = self._models.scoring
         read = torch.cat([state.last[:, None], drafted], dim=1)
         positions = state.lengths[:, None] + links.depths
         mask = mask_by_tensors(state.lengths, self._capacity, links.ancestors, self._dtype)
@@ -169,28 +179,24 @@ class ResidentStep:
             )
         self._bans.apply(logits, positions, state.limits, by_tensors=True)
         verification = Verification(logits, self._bans.eos, normalisers, by_tensors=True)
-        path = self._accepted(verification, drafted, proposal)
-        self._append(path, verification.of(path.tokens, path.sources), states)
-
-    def _accepted(
-        self, verification: Verification, drafted: Tensor, proposal: Proposal | None
-    ) -> AcceptedPath:
-        rule, eos, links = self._models.scoring.rule, verification.eos, self._links
-        after = links.after.expand_as(drafted)
-        good, best = rule.judge(verification, drafted, after, proposal)
+        rule = scoring.rule
+        good, best = rule.judge(verification, drafted, links.after.expand_as(drafted), proposal)
         if self.tree is None and self.kind.block > 1:
-            good[:, 1:].logical_and_(drafted[:, :-1] != eos)
-        return walk_by_tensors(links, drafted, (good, best), eos, rule.several)
+            good[:, 1:].logical_and_(drafted[:, :-1] != self._bans.eos)
+        path = walk_by_tensors(links, drafted, good, best, self._bans.eos, rule.several)
+        self._append(path, verification.of(path.tokens, path.sources), states)
 
     def _append(self, path: AcceptedPath, scores: Tensor, states: Tensor) -> None:
         """Append what was accepted, and send it to the host."""
-        state, window = self.state, self.kind.window
+        state = self.state
+        window = self.kind.window
         self.outcome.accept(path, scores)
         positions = state.lengths[:, None] + self._index[:window]
         self._keep(state.cache, path.sources, positions)
         if self._models.scoring.repetition_penalty != 1:
             state.history[self._rows, positions] = path.tokens
-        count, last = path.committed[:, 0], state.last
+        count = path.committed[:, 0]
+        last = state.last
         if self.kind.block:
             state.tokens[:, :window] = path.tokens
             if state.features is not None:

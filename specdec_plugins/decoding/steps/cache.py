@@ -30,8 +30,11 @@ def empty_cache(
     device: torch.device,
 ) -> Tensor:
     """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
-    shape = len(layers), 2, rows, layers[0].heads, width, layers[0].head_dim
-    return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros(
+        (len(layers), 2, rows, layers[0].heads, width, layers[0].head_dim),
+        dtype=dtype,
+        device=device,
+    )
 
 
 class KVCache:
@@ -43,7 +46,8 @@ class KVCache:
 
     def __init__(self, layers: Sequence[DecoderLayerRunner], whole: bool) -> None:
         """``whole``: the engine's ``whole_cache``."""
-        self._whole, self._empty = whole, partial(empty_cache, layers)
+        self._whole = whole
+        self._empty = partial(empty_cache, layers)
         # An engine keeps its binding to memory that it has met.
         self._reused = lru_cache(maxsize=16)(self._empty)
         self._scatter_indices = lru_cache(maxsize=8)(partial(_scatter_indices, layers[0].heads))
@@ -80,14 +84,18 @@ class KVCache:
                 the rest.
             rows: run over these only; None: all.
         """
-        tokens, indices = inputs[1], None
+        tokens = inputs[1]
+        indices = None
         assert isinstance(tokens, Tensor)
         end = longest + tokens.size(1)
-        past = self._past if self._whole else self._past[..., :end, :]
-        past = past if rows is None else past[:, :, rows]
+        past = self._past
         if self._whole:
             indices = self._scatter_indices(*tokens.shape)
             indices.numpy()[..., 2] = np.arange(longest, end)[:, None]
+        else:
+            past = past[..., :end, :]
+        if rows is not None:
+            past = past[:, :, rows]
         results = step(past, indices, *inputs)
         # The step wrote into the cache, or into a copy of its rows.
         self._new = past[..., longest:end, :]
@@ -106,17 +114,23 @@ class KVCache:
         """
         if self._new.size(4) == 1 and begins == [self._first] * len(counts):
             return  # They are where the step wrote them.
-        rows = list(range(len(counts))) if rows is None else rows
+        if rows is None:
+            rows = list(range(len(counts)))
         if self._store.device.type == "cpu":
-            past = kernels.numbers(self._store)
-            new = kernels.numbers(self._new)
-            where = np.array((rows, begins, counts))
-            beyond = self._store.size(4)
-            first = beyond if self._first is None else self._first
-            _write(past, new, kernels.on_host(sources), where, first)
+            first = self._first
+            if first is None:
+                first = self._store.size(4)
+            _write(
+                kernels.numbers(self._store),
+                kernels.numbers(self._new),
+                kernels.on_host(sources),
+                np.array((rows, begins, counts)),
+                first,
+            )
             return
         # Rows of fewer tokens copy more behind them, which nobody reads.
-        width, device = max(counts), self._store.device
+        width = max(counts)
+        device = self._store.device
         index, begin = kernels.to_device([rows, begins], device).unbind()
         read, store = (x.permute(2, 4, 0, 1, 3, 5) for x in (self._new, self._store))
         taken = read[kernels.indices(len(rows), device)[:, None], sources[:, :width]]
@@ -138,7 +152,8 @@ class KVCache:
 
     def _hand(self, rows: int, store: Tensor) -> None:
         """Use the first ``rows`` of ``store`` from now on."""
-        self.rows, self._store = rows, store
+        self.rows = rows
+        self._store = store
         # Not a view of all rows: an engine would have to bind it again.
         self._past = store if store.size(2) == rows else store[:, :, :rows]
 
@@ -210,8 +225,7 @@ def _fill(mask: Floating, cached: Ints, among: Bools, first: int, unseen: float)
 
 def mask_by_tensors(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask by tensor code; ``among`` may be ``(n, n)``."""
-    rows = len(cached)
     slots = among.size(-1)
     seen = kernels.indices(width, cached.device) < cached[:, None, None]
-    both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)
+    both = seen.expand(-1, slots, -1), among.expand(len(cached), slots, slots)
     return additive(torch.cat(both, dim=-1), dtype)[:, None]

@@ -41,15 +41,17 @@ class DrafterStep(CachedStep):
         with torch.no_grad():
             self.layers = self.decoder.runners(frozen=True)
             self.score = self.decoder.slot_scorer()
-            self.lookups = ["tables.embed_tokens.weight"]
-            self.lookups += [f"score.{name}" for name in self.score.lookups]
+            self.lookups = [
+                "tables.embed_tokens.weight",
+                *(f"score.{name}" for name in self.score.lookups),
+            ]
             self.projections = [x for layer in self.layers for x in layer.projections]
             self.projections += self.score.projections
             if model.uses_verifier_features:
                 self._read = self.decoder.feature_reader()
                 self.projections.append(self._read)
-                parts = 1 + len(model.feature_layers)
-                self.channels = parts * int(model.verifier.decoder.output_embed_dim)
+                width = int(model.verifier.decoder.output_embed_dim)
+                self.channels = (1 + len(model.feature_layers)) * width
 
     def run(self, attends: Sequence[Attend], *inputs: Any) -> Results:
         """Return states ``(rows, block, channels)`` of the block's slots, and their scores.
@@ -70,7 +72,7 @@ class DrafterStep(CachedStep):
 
     def example_run(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         ids, positions, *source = example_of(self.layers, rows, tokens, others)
-        copies, features = None, None
+        copies = features = None
         if self.decoder.copies_source:
             copies = torch.zeros(rows, others + 2, self.decoder.channels)
         if self._read is not None:
@@ -88,7 +90,9 @@ class CachedDrafter(CachedModel):
 
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
         model.eval()
-        self.model, self.decoder, self.step = model, model.decoder, DrafterStep(model)
+        self.model = model
+        self.decoder = model.decoder
+        self.step = DrafterStep(model)
         super().__init__(self.step, engine, model.decoder.positions, _empty)
         self.causal = model.decoder.causal
         #: True if tensor code of fixed sizes can make its inputs.
@@ -110,7 +114,9 @@ class CachedDrafter(CachedModel):
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
         scores. Slots of a row see each other, but not slots that only other rows have."""
         mask, *new, block, last = [x.to(self._device) for x in self._inputs(prefixes, block_size)]
-        memory, rest, rows = self._memory, [self._mask, self._copies], None
+        memory = self._memory
+        rest = [self._mask, self._copies]
+        rows = None
         if prefixes.rows is not None:
             rows = to_device(prefixes.rows, self._device)
             memory = memory[:, :, rows]
@@ -126,15 +132,16 @@ class CachedDrafter(CachedModel):
 
     def _inputs(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, ...]:
         """Return the mask, tokens, ``is_mask``, positions, block and last tokens on the host."""
-        cached, rows = prefixes.cached, len(prefixes.new)
+        cached = prefixes.cached
+        rows = len(prefixes.new)
         slots = max(prefixes.new) + block_size
         width = self.cache.reserve(max(cached), slots)
         mask, *inputs = self._empty(rows, slots, block_size, width, self._dtype)
         counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs)
         among = np.empty((rows, slots, slots), np.bool_)
-        about = self.decoder.padding + 1, self.causal
-        fill_inputs(arrays, np.array(prefixes.last), counts, among, about)
+        last = np.array(prefixes.last)
+        fill_inputs(arrays, last, counts, among, self.decoder.padding + 1, self.causal)
         chosen = range(rows) if prefixes.rows is None else prefixes.rows
         for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
             tokens[:new] = prefixes.tokens[row][begin : begin + new]
@@ -147,14 +154,17 @@ class CachedDrafter(CachedModel):
         """Return the verifier's states for new tokens; of all slots, where a sum is cheaper."""
         _, is_mask, positions = new
         if prefixes.features is None:
-            shape = *positions.shape, self.step.channels
-            return torch.zeros(shape, dtype=self._dtype) if self._whole else None
+            if not self._whole:
+                return None
+            return torch.zeros(*positions.shape, self.step.channels, dtype=self._dtype)
+        if rows is None:
+            rows = indices(len(positions), self._device)
         if not self._whole:
             positions = positions[:, : max(prefixes.new)]
-        index = indices(len(positions), self._device) if rows is None else rows
-        features = prefixes.features[index[:, None], positions]
-        # Zeros, since int8 products are scaled by the largest number.
-        return features.masked_fill(is_mask[..., None], 0) if self._whole else features
+            return prefixes.features[rows[:, None], positions]
+        features = prefixes.features[rows[:, None], positions]
+        # Zeros: int8 products are scaled by the largest number.
+        return features.masked_fill(is_mask[..., None], 0)
 
     def select(self, rows: list[int], width: int, sources: list[int] | None = None) -> None:
         super().select(rows, width if self.causal else 0, sources)
@@ -165,25 +175,28 @@ class CachedDrafter(CachedModel):
 def _empty(rows: int, slots: int, block: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return buffers for a mask, tokens, ``is_mask``, positions, block and last tokens."""
     tokens, positions = torch.empty(2, rows, slots, dtype=torch.long)
-    mask = torch.empty(rows, 1, slots, width, dtype=dtype)
-    is_mask = torch.empty(rows, slots, dtype=torch.bool)
-    blocks = tokens.new_empty(rows, block)
-    return mask, tokens, is_mask, positions, blocks, tokens.new_empty(rows)
+    return (
+        torch.empty(rows, 1, slots, width, dtype=dtype),
+        tokens,
+        torch.empty(rows, slots, dtype=torch.bool),
+        positions,
+        tokens.new_empty(rows, block),
+        tokens.new_empty(rows),
+    )
 
 
 def block_inputs(
-    counts: tuple[Tensor, Tensor, int], index: Tensor, block_size: int
+    cached: Tensor, new: Tensor, index: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return ``is_mask``, positions and block of a causal drafter's inputs, and ``(rows, n, n)``
     the new tokens that each sees, by tensor code.
 
     Args:
-        counts: ``(rows,)`` cached and new tokens of each prefix, and slots of each block.
+        cached, new: ``(rows,)`` tokens of each prefix.
         index: ``(n,)`` 0, 1, 2, …
     """
-    cached, new, slots = counts
     is_mask = index >= new[:, None]
-    last = (new + (slots - 1))[:, None]
+    last = (new + (block_size - 1))[:, None]
     seen = torch.where(is_mask, last, index)
     block = new[:, None] + index[:block_size]
     return is_mask, cached[:, None] + index, block, index <= seen[..., None]
@@ -195,7 +208,8 @@ def fill_inputs(
     befores: Ints,
     counts: Ints,
     among: Bools,
-    about: tuple[int, bool],
+    masked: int,
+    causal: bool,
 ) -> None:
     """Fill in a step's inputs, but for the tokens of prefixes.
 
@@ -205,10 +219,10 @@ def fill_inputs(
         befores: ``(rows,)`` the token before each block.
         counts: ``(3, rows)`` each row's cached and new tokens, and slots of its block.
         among: ``(rows, slots, slots)`` True for the new tokens that each sees.
-        about: a token for masks; True if tokens of a prefix do not see later ones.
+        masked: a token for masks.
+        causal: True if tokens of a prefix do not see later ones.
     """
     tokens, is_mask, positions, block, last = inputs
-    masked, causal = about
     slots = tokens.shape[1]
     tokens[:] = masked
     for i in range(counts.shape[1]):

@@ -58,7 +58,8 @@ class StockEncoder:
     """A stock encoder, whose layers an engine runs."""
 
     def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
-        self.model, self._masks = model, engine.whole_cache
+        self.model = model
+        self._masks = engine.whole_cache
         self._run = engine.prepare(EncoderStep(model))
         #: True if :meth:`masked` embeds tokens as the model does.
         self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
@@ -70,7 +71,9 @@ class StockEncoder:
         some = bool(padding.any())
         if some:
             x = x.masked_fill(padding[..., None], 0)
-        mask = additive(~padding[:, None, None], x.dtype) if some or self._masks else None
+        mask = None
+        if some or self._masks:
+            mask = additive(~padding[:, None, None], x.dtype)
         (states,) = self._run(x, mask)
         return {
             "encoder_out": [states.transpose(0, 1)],
@@ -91,7 +94,8 @@ class StockEncoder:
         model = self.model
         x = model.embed_scale * model.embed_tokens(tokens)
         if table is not None:
-            x = positioned(x, (visible.cumsum(1) - 1).clamp(min=0), table)
+            positions = (visible.cumsum(1) - 1).clamp(min=0)
+            x = positioned(x, positions, table)
         if model.layernorm_embedding is not None:
             x = model.layernorm_embedding(x)
         if model.quant_noise is not None:
@@ -121,9 +125,9 @@ class EncoderStep(Step):
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
         return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)
 
-    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
-        channels = int(self.encoder.layers[0].embed_dim)
-        return torch.ones(rows, tokens, channels), torch.zeros(rows, 1, 1, tokens)
+    def example(self, rows: int, tokens: int, _others: int) -> tuple[Tensor | None, ...]:
+        x = torch.ones(rows, tokens, int(self.encoder.layers[0].embed_dim))
+        return x, torch.zeros(rows, 1, 1, tokens)
 
 
 class MemoryStep(Step):
@@ -142,8 +146,9 @@ class MemoryStep(Step):
         rows, channels)``."""
         return (source_memory(self._layers, states),)
 
-    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
-        return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
+    def example(self, rows: int, tokens: int, _others: int) -> tuple[Tensor | None, ...]:
+        attention = self._layers[0].layer.encoder_attn
+        return (torch.ones(tokens, rows, int(attention.kdim)),)
 
 
 class SourceReader:
@@ -181,7 +186,8 @@ class CachedModel:
             reads_sources: False if :meth:`begin` is always given keys and values.
         """
         self.engine = engine = engine or EagerEngine()
-        self._whole, self._positions = engine.whole_cache, positions
+        self._whole = engine.whole_cache
+        self._positions = positions
         # An engine keeps its binding to inputs that are filled anew.
         self._empty = lru_cache(maxsize=8)(inputs) if self._whole else inputs
         self._run = engine.prepare(step)
@@ -205,8 +211,10 @@ class CachedModel:
         if self._mask is None and self._whole:
             self._mask = states.new_zeros(states.size(1), 1, 1, len(states))
         self.cache.begin(states)
-        self._dtype, self._device = states.dtype, states.device
-        count, table = room(capacity), self._table
+        self._dtype = states.dtype
+        self._device = states.device
+        count = room(capacity)
+        table = self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = self._positions(count)
 
@@ -222,7 +230,8 @@ class CachedModel:
             sources: rows that have read the same sources; None: these.
         """
         self.cache.select(rows, width)
-        sources = rows if sources is None else sources
+        if sources is None:
+            sources = rows
         self._memory = select_rows(self._memory, sources, 2)
         if self._mask is not None:
             self._mask = select_rows(self._mask, sources)
@@ -232,7 +241,9 @@ def example_of(
     layers: list[DecoderLayerRunner], rows: int, tokens: int, source: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return an example's tokens and positions, keys and values of the source, and its mask."""
-    ids = torch.ones(rows, tokens, dtype=torch.long)
-    positions = torch.arange(tokens).expand(rows, -1).contiguous()
-    memory = torch.zeros(len(layers), 2, rows, layers[0].heads, source, layers[0].head_dim)
-    return ids, positions, memory, torch.zeros(rows, 1, 1, source)
+    return (
+        torch.ones(rows, tokens, dtype=torch.long),
+        torch.arange(tokens).repeat(rows, 1),
+        torch.zeros(len(layers), 2, rows, layers[0].heads, source, layers[0].head_dim),
+        torch.zeros(rows, 1, 1, source),
+    )

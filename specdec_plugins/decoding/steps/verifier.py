@@ -42,8 +42,9 @@ DECODER_METHODS = ("forward", "extract_features", "extract_features_scriptable",
 def check_supported(model: BaseFairseqModel) -> None:
     """Refuse a model that a verifier's step does not reproduce exactly."""
     for fault in _faults(model):
-        supported = "the verifier must be a fairseq `transformer` (encoder-decoder)"
-        raise EngineError(f"{fault}; {supported}")
+        raise EngineError(
+            f"{fault}; the verifier must be a fairseq `transformer` (encoder-decoder)"
+        )
 
 
 def _faults(model: BaseFairseqModel) -> Iterator[str]:
@@ -106,7 +107,8 @@ class VerifierStep(CachedStep):
             Logits after each token ``(rows, slots, vocab)`` in float32 or wider; the states for a
             drafter ``(rows, slots, channels)``; and ``(rows, slots)`` the logits' normalisers.
         """
-        decoder, inner = self.decoder, []
+        decoder = self.decoder
+        inner = []
         if memory_mask is not None:
             memory_mask = memory_mask.expand(-1, -1, tokens.size(1), -1)
         x = self._embedded(tokens, positions, table)
@@ -170,8 +172,9 @@ class CachedVerifier(CachedModel):
         committed tokens, which are cached.
         """
         new = [x if x is None else x.to(self._device) for x in self._inputs(last, draft, lengths)]
-        inputs = *new, self._table, self._memory, self._mask
-        return self.cache.run(self._run, max(lengths), inputs)
+        return self.cache.run(
+            self._run, max(lengths), (*new, self._table, self._memory, self._mask)
+        )
 
     def _inputs(
         self, last: Sequence[int], draft: Draft, lengths: list[int]
@@ -183,7 +186,8 @@ class CachedVerifier(CachedModel):
         mask, tokens, positions = self._empty(len(lengths), slots, width, self._dtype)
         read = tokens.numpy()
         cached = np.array(lengths)
-        read[:, 0], read[:, 1:] = last, on_host(draft.tokens)
+        read[:, 0] = last
+        read[:, 1:] = on_host(draft.tokens)
         np.add(cached[:, None], on_host(draft.links.depths), out=positions.numpy())
         if not self._whole and slots == 1 and min(lengths) == longest:
             return None, tokens, positions

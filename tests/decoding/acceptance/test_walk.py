@@ -52,7 +52,7 @@ def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
         for row in tokens
     ]
     tree, judged = (np.array(parents), np.array(tokens)), torch.tensor(good).bool()
-    found = walks.walk(tree, judged, torch.tensor(own), EOS, lengths)
+    found = walks.walk(*tree, judged, torch.tensor(own), EOS, lengths)
     ways = [
         plain_way(parents[row][:length], tokens[row], good[row], own[row])
         for row, length in enumerate(lengths)
@@ -116,9 +116,9 @@ def test_trees(tree: Any, seed: int, several: bool) -> None:
     good = drafted == own.gather(1, torch.from_numpy(parents))
     if several:
         good |= torch.rand(good.shape) < 0.6
-    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2)
+    expected = walks.walk(parents, tokens, good, own, EOS, [tokens.shape[1]] * 2)
     assert_same(
-        walks.walk_by_tensors(links_of(parents), drafted, (good, own), EOS, several), expected
+        walks.walk_by_tensors(links_of(parents), drafted, good, own, EOS, several), expected
     )
 
 
@@ -138,8 +138,6 @@ def test_chains(slots: int, seed: int, kind: str) -> None:
     good[:, 1:] &= drafted[:, :-1] != EOS
     own = own[:, :1] if kind == "drawn" else own
     chain = np.arange(slots)[None], drafted.numpy()
-    expected = walks.walk(chain, good, own.expand(-1, slots + 1), EOS, [slots] * 3)
+    expected = walks.walk(*chain, good, own.expand(-1, slots + 1), EOS, [slots] * 3)
     links = walks.chain_links(slots, torch.device("cpu"))
-    assert_same(
-        walks.walk_by_tensors(links, drafted, (good, own), EOS, kind == "several"), expected
-    )
+    assert_same(walks.walk_by_tensors(links, drafted, good, own, EOS, kind == "several"), expected)

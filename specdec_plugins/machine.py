@@ -36,13 +36,17 @@ def processor_name() -> str:
         info = Path("/proc/cpuinfo").read_text("utf-8")
         size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
     entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.MULTILINE))
-    brand = " ".join(entries.get("model name", platform.machine()).partition("@")[0].split())
-    flags = set((entries.get("flags") or entries.get("Features") or "").split())
+    brand, _, _ = entries.get("model name", platform.machine()).partition("@")
+    brand = " ".join(brand.split())
+    flags = (entries.get("flags") or entries.get("Features", "")).split()
     fastest = (next((name for name in group if name in flags), None) for group in ABILITIES)
     abilities = [OURS.get(name, name) for name in fastest if name]
     if kib := re.match(r"(\d+)K", size):
-        abilities.append(f"L3 {int(kib[1]) / 1024:g} MiB")
-    return f"{brand} ({', '.join(abilities)})" if abilities else brand
+        mib = int(kib[1]) / 1024
+        abilities.append(f"L3 {mib:g} MiB")
+    if not abilities:
+        return brand
+    return f"{brand} ({', '.join(abilities)})"
 
 
 def cores() -> int:
@@ -62,7 +66,8 @@ def choose_threads() -> None:
     with suppress(OSError, AttributeError, ValueError, IndexError):  # another system
         before = _busy_seconds()
         time.sleep(0.2)
-        free = max(1, cores() - round((_busy_seconds() - before) / 0.2))
+        busy = (_busy_seconds() - before) / 0.2
+        free = max(1, cores() - round(busy))
         if free < torch.get_num_threads():
             torch.set_num_threads(free)
             logger.warning("other programs compute here; threads: %d (see OMP_NUM_THREADS)", free)
@@ -70,7 +75,8 @@ def choose_threads() -> None:
 
 def _busy_seconds() -> float:
     """Return how long the processors have computed that this process may use, but for ``nice``."""
-    lines = map(str.split, Path("/proc/stat").read_text("utf-8").splitlines())
+    content = Path("/proc/stat").read_text("utf-8")
+    lines = map(str.split, content.splitlines())
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     # User, system, interrupts of two kinds, and other guests' time.
     busy = (int(line[index]) for line in lines if line[0] in names for index in (1, 3, 6, 7, 8))
@@ -86,4 +92,5 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 def cache_folder() -> Path:
     """Return the folder of what was measured once; it need not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "specdec"

@@ -33,9 +33,10 @@ def sample_cuts(lengths: Tensor, uniforms: Tensor) -> Tensor:
         ``(batch, blocks)`` prefix lengths.
     """
     blocks = uniforms.size(1)
+    longest = lengths[:, None]  # (batch, 1)
     strata = (uniforms + torch.arange(blocks, device=uniforms.device)) / blocks
-    drawn = (lengths[:, None] * strata).floor().long() + 1
-    return lengths[:, None] - torch.minimum(drawn, lengths[:, None])
+    drawn = (longest * strata).long() + 1
+    return longest - torch.minimum(drawn, longest)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -56,7 +57,8 @@ def sentence_seeds(ids: Tensor, seed: int) -> Tensor:
     A sentence's noise is then the same in whatever batch, and on whichever of several workers, it
     comes up in an update.
     """
-    return _mix(_mix(ids) + torch.tensor(seed % 2**63, device=ids.device) * GAMMA)
+    start = torch.tensor(seed % 2**63, device=ids.device)
+    return _mix(_mix(ids) + start * GAMMA)
 
 
 def sentence_uniforms(seeds: Tensor, stream: int, *shape: int) -> Tensor:
@@ -68,7 +70,8 @@ def sentence_uniforms(seeds: Tensor, stream: int, *shape: int) -> Tensor:
     """
     count = math.prod(shape)
     index = torch.arange(count, device=seeds.device) + (stream * 2**32 + 1)
-    bits = _shifted(_mix(seeds[:, None] + index * GAMMA), 40)
+    mixed = _mix(seeds[:, None] + index * GAMMA)  # (batch, count)
+    bits = _shifted(mixed, 40)
     return (bits.float() / 2**24).view(len(seeds), *shape)
 
 
@@ -91,8 +94,9 @@ class Blocks:
         length)``."""
         positions = cuts[..., None] + torch.arange(block_size, device=cuts.device)
         inside = positions < target.size(1)
-        index = positions.clamp(max=target.size(1) - 1).flatten(1)
-        gold = target.gather(1, index).view_as(positions).masked_fill(~inside, pad)
+        index = positions.clamp(max=target.size(1) - 1)
+        gold = target.gather(1, index.flatten(1)).view_as(positions)
+        gold.masked_fill_(~inside, pad)
         return cls(cuts, positions, gold, gold != pad)
 
     def spread(self, values: Tensor) -> Tensor:

@@ -28,8 +28,12 @@ class Parser(argparse.ArgumentParser):
     """A command's parser, which shows its module's text. Errors are one line."""
 
     def __init__(self, text: str | None, usage: str | None = None) -> None:
-        raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(None, usage, text, formatter_class=raw, allow_abbrev=False)
+        super().__init__(
+            usage=usage,
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
@@ -67,17 +71,21 @@ def command(
             try:
                 if logs:
                     _prepare_terminal()
-                return main(list(sys.argv[1:] if argv is None else argv)) or 0
+                arguments = sys.argv[1:] if argv is None else list(argv)
+                return main(arguments) or 0
             except BrokenPipeError:
                 return 0
             except KeyboardInterrupt as stop:
-                status, message = 128 + (stop.args or (signal.SIGINT,))[0], interrupted
+                status = 128 + (stop.args or (signal.SIGINT,))[0]
+                message = interrupted
             except (SpecdecError, OSError, ValueError) as error:
                 file = getattr(error, "filename", None)
                 if not (logs or file or isinstance(error, SpecdecError)):
                     raise  # from fairseq: its traceback is of use
                 status = failed or 1 + isinstance(error, ValueError)
-                message = f"{file}: {getattr(error, 'strerror', error)}" if file else str(error)
+                message = str(error)
+                if file:
+                    message = f"{file}: {getattr(error, 'strerror', error)}"
                 logging.getLogger(__name__).debug("traceback:", exc_info=True)
             except (MemoryError, RuntimeError) as error:
                 if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
@@ -107,18 +115,18 @@ def end_on_interrupt() -> None:
 
     A library that is being imported may swallow KeyboardInterrupt, or take it for a fault.
     """
-    ours = program().startswith("specdec-")
-    with suppress(ValueError):  # in a thread
-        if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _end)
+    if program().startswith("specdec-"):
+        with suppress(ValueError):  # in a thread
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, _end)
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(number: int, _frame: object) -> NoReturn:
     tell(f"{program()}: interrupted")
     os._exit(128 + number)
 
 
-def _stop(number: int, frame: object) -> NoReturn:
+def _stop(number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt(number)
 
 

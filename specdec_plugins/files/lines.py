@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, BinaryIO
@@ -27,6 +27,11 @@ class Line:
     draft: str | None = None
 
 
+def may_be_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether an output is an ordinary file, or will be one."""
+    return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+
+
 def count_lines(path: str) -> int | None:
     """Return the number of lines of a file; None where that cannot be known."""
     if not os.path.isfile(path):
@@ -41,10 +46,12 @@ class InputLines:
 
     def __init__(self, stream: BinaryIO, path: str | None = None, number: int = 0) -> None:
         """Begin after ``number`` lines of the file ``path``, or of standard input."""
-        self.path, self.number = path, number
+        self.path = path
+        self.number = number
         self.typed = stream.isatty()
         self.drafts: InputLines | None = None
-        self._stream, self._fault = stream, ""
+        self._stream = stream
+        self._fault = ""
 
     @classmethod
     @contextmanager
@@ -63,18 +70,20 @@ class InputLines:
         return None if self.path is None else count_lines(self.path)
 
     def __iter__(self) -> Iterator[Line]:
-        drafts = iter(self.drafts or ())
+        drafts = (line.text for line in self.drafts or ())
         name = self.path or "standard input"
         try:
-            while line := self._stream.readline():
+            for line in iter(self._stream.readline, b""):
                 self.number += 1
-                text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                text = line.decode("utf-8")
                 text = text.removesuffix("\n").removesuffix("\r")
+                if self.number == 1:
+                    text = text.removeprefix("\ufeff")  # a byte order mark
                 draft = next(drafts, None)
-                if self.drafts and not draft:
+                if self.drafts and draft is None:
                     self._fault = self.drafts._fault or f"{self.drafts.path}: no line {self.number}"
                     return
-                yield Line(self.number, text, draft=draft.text if draft else None)
+                yield Line(self.number, text, draft=draft)
         except UnicodeDecodeError:
             self._fault = f"{name}: line {self.number} is not UTF-8; unpack or convert it"
         except OSError as error:
@@ -102,24 +111,26 @@ class OutputLines:
         """Look at the output, which nothing changes yet; ``-`` is standard output."""
         self.path = path
         #: True if it is, or will be, an ordinary file.
-        self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+        self.resumable = may_be_file(path)
         #: Complete lines of an earlier run, which stay.
         self.done = 0
         if path == STANDARD and sys.stdout is None:
             raise InferenceError("standard output is closed; name a file")
-        if resume and not self.resumable:
-            raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
-        if resume and os.path.exists(path):
-            with open(path, "rb") as file:
+        if resume:
+            if not self.resumable:
+                raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
+            with suppress(FileNotFoundError), open(path, "rb") as file:
                 self.done = sum(line.endswith(b"\n") for line in file)
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the lines that stay, and over everything else."""
+        mode = "wb"
         if self.done:
+            mode = "ab"
             with open(self.path, "rb") as before:
                 os.truncate(self.path, sum(map(len, islice(before, self.done))))
         out = sys.stdout.fileno() if self.path == STANDARD else self.path
-        self._file: IO[bytes] = open(out, "ab" if self.done else "wb", 0, closefd=out == self.path)
+        self._file: IO[bytes] = open(out, mode, 0, closefd=out == self.path)
         return self
 
     def write(self, text: str) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from filelock import AcquireReturnProxy, FileLock, SoftFileLock, Timeout
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import STANDARD
+from specdec_plugins.files.lines import STANDARD, may_be_file
 
 Location = str | os.PathLike[str]
 JsonObject = dict[str, Any]
@@ -38,7 +38,8 @@ def whole_file(path: Location) -> Iterator[IO[bytes]]:
     """
     target = os.path.realpath(path)
     # Short, since the name of the target may be as long as names can be.
-    unfinished = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.part")
+    name = f".{uuid.uuid4().hex}.part"
+    unfinished = os.path.join(os.path.dirname(target), name)
     try:
         if os.path.exists(target) and not os.path.isfile(target):
             with open(path, "wb") as file:
@@ -69,7 +70,8 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write a value as JSON, whole or not at all."""
-    write_whole(path, [msgspec.json.format(msgspec.json.encode(value, enc_hook=str)), b"\n"])
+    encoded = msgspec.json.encode(value, enc_hook=str)
+    write_whole(path, [msgspec.json.format(encoded), b"\n"])
 
 
 def as_read(value: object) -> Any:
@@ -105,7 +107,9 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
     count: a terminal or ``/dev/null`` may be several outputs."""
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
     for name, path in outputs:
-        identity = None if path is None else _identity(path, 1)
+        if path is None:
+            continue
+        identity = _identity(path, 1)
         if identity is not None and identity in taken:
             raise InferenceError(f"{name} {path}: is the same file as {taken[identity]}")
         if path != STANDARD:
@@ -156,7 +160,7 @@ def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
         for flag, path in named:
             if os.path.isdir(path):
                 raise InferenceError(f"{flag} {path}: is a folder; name a file in it")
-            if path != STANDARD and (os.path.isfile(path) or not os.path.exists(path)):
+            if may_be_file(path):
                 folder, name = os.path.split(os.path.realpath(path))
                 stack.enter_context(locked(f"{flag} {path}", f"{folder}/.{name}{LOCK}"))
         yield

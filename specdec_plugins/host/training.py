@@ -31,7 +31,9 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
             "--fp16 and --bf16); on a GPU use --fp16 or --amp"
         )
     longest = max(sample["net_input"]["src_tokens"].size(1), sample["target"].size(1))
-    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH][longest <= SHORT :]
+    kernels = [SDPBackend.MATH]
+    if longest > SHORT:
+        kernels.insert(0, SDPBackend.FLASH_ATTENTION)
     with torch.autocast("cpu", dtype=getattr(torch, name)), sdpa_kernel(kernels):
         yield
 
@@ -43,8 +45,10 @@ def refuse_precision(cfg: Namespace) -> None:
     on_cpu = cfg.cpu is True or not torch.cuda.is_available()
     for name in ("fp16", "amp"):
         if on_cpu and getattr(cfg, name) is True and cfg.memory_efficient_fp16 is not True:
-            fault = f"--{name}: needs a GPU; turn off a recipe's by --no-{name}"
-            sys.exit(f"fairseq-train: {fault}; on a CPU give --autocast bfloat16")
+            sys.exit(
+                f"fairseq-train: --{name}: needs a GPU; turn off a recipe's by --no-{name}; "
+                "on a CPU give --autocast bfloat16"
+            )
 
 
 class WholePairs(LanguagePairDataset):
@@ -60,7 +64,8 @@ class WholePairs(LanguagePairDataset):
     def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens of n sentences, ``(n,)``, each of its longer side, for
         ``--max-tokens``."""
-        sources, targets = self.src_sizes[indices], self.tgt_sizes
+        sources = self.src_sizes[indices]
+        targets = self.tgt_sizes
         if targets is None:
             return sources
         return np.maximum(sources, targets[indices] + self.slots)

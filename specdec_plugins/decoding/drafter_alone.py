@@ -74,7 +74,7 @@ class DrafterAlone:
     @torch.inference_mode()
     def generate(
         self,
-        _models: object,
+        models: object,
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,

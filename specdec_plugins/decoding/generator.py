@@ -126,7 +126,7 @@ class SpeculativeGenerator:
 
     def generate(
         self,
-        _models: object,
+        models: object,
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,

@@ -36,7 +36,6 @@ class CudaGraphsEngine(EagerEngine):
     ) -> None:
         """``record``: records in place of CUDA; it may run its argument."""
         super().__init__(precision)
-        self.recorder = self
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
@@ -44,6 +43,10 @@ class CudaGraphsEngine(EagerEngine):
         self._aside: Any = None
         #: The engines that ran the steps so far.
         self._runners: set[str] = set()
+
+    @property
+    def recorder(self) -> CudaGraphsEngine:
+        return self
 
     def _run_by(self, runner: str) -> None:
         self._runners.add(runner)

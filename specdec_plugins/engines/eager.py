@@ -18,13 +18,16 @@ class EagerEngine:
     whole_cache = False
     max_drafted_rows = 2
     stores_weights = False
-    recorder: Recorder | None = None
 
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: that of the models."""
         self.precision = precision
         self.fallbacks: list[str] = []
         self.dtype: torch.dtype = getattr(torch, precision)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        return None
 
     def release(self) -> None:
         """Keep the weights, by which steps run."""

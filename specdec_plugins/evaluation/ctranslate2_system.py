@@ -42,7 +42,7 @@ class CTranslate2Job:
             intra_threads=self.threads,
         )
 
-    def decode(self, batches: int, _seed: int) -> Decoded:
+    def decode(self, batches: int, seed: int) -> Decoded:
         """Decode the first ``batches``; nothing is drawn."""
         outputs: list[Tokens] = []
         decoded = Decoded(0.0, outputs, {"engine": "ctranslate2", "precision": self.precision})

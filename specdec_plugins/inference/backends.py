@@ -68,12 +68,12 @@ class BatchGenerator:
 
     def generate(
         self,
-        _models: list[BaseFairseqModel],
+        models: list[BaseFairseqModel],
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; models are fairseq's argument, the generator has its own."""
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
         statistics = self.statistics
         start = time.perf_counter()
         rows = self.decode(sample, prefix_tokens, bos_token)
@@ -203,7 +203,7 @@ class CTranslate2Generator(BatchGenerator):
             self._model = _open(path, precision, device)
 
     def decode(
-        self, sample: Sample, prefix_tokens: Tensor | None, _bos_token: int | None
+        self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if prefix_tokens is not None:
             raise ValueError(f'target_prefix: {CTRANSLATE2} has none; give ar_backend="ours"')

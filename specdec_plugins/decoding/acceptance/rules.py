@@ -51,7 +51,7 @@ class AcceptanceRule:
     takes_temperature: ClassVar[bool] = True
 
     @classmethod
-    def from_options(cls, _values: JsonObject) -> AcceptanceRule | None:
+    def from_options(cls, values: JsonObject) -> AcceptanceRule | None:
         """Return the rule, if these values of all options ask for it."""
         return cls()
 
@@ -92,16 +92,16 @@ class AcceptanceRule:
         verification: Verification,
         drafted: Tensor,
         after: Tensor,
-        _proposal: Proposal | None = None,
-        _lengths: Tensor | None = None,
+        proposal: Proposal | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Judge drafted tokens, by tensor code alone.
 
         Args:
             drafted: ``(rows, drafted)`` tokens.
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
-            _proposal: the distributions that they were drawn from; None: they were chosen.
-            _lengths: with a proposal, ``(rows,)`` the number of each row's tokens; None: all.
+            proposal: the distributions that they were drawn from; None: they were chosen.
+            lengths: with a proposal, ``(rows,)`` the number of each row's tokens; None: all.
 
         Returns:
             ``(rows, drafted)`` True for tokens that may be committed, and ``(rows, slots)`` the
@@ -115,7 +115,7 @@ class AcceptanceRule:
         return verification.best
 
     def agrees(
-        self, _verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
+        self, verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
         """Return ``(rows, drafted)`` True for drafted tokens that may be committed.
 

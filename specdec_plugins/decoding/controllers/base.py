@@ -94,7 +94,7 @@ class Controller:
         """Return the draft length of every row's first step."""
         return [self.max_length] * rows
 
-    def verify_lengths(self, _draft: Draft) -> Tensor | None:
+    def verify_lengths(self, draft: Draft) -> Tensor | None:
         """Return ``(rows,)`` how many drafted tokens to verify; None for all."""
         return None
 

@@ -102,7 +102,7 @@ class TreeDraft:
         tokens, after, depths, ancestors = (torch.from_numpy(x).to(device) for x in arrays)
         return cls(tokens, Links(after, depths, ancestors, tokens.size(1)), gains, lengths, called)
 
-    def cut(self, _lengths: Tensor) -> TreeDraft:
+    def cut(self, lengths: Tensor) -> TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
 

@@ -15,7 +15,7 @@ class DrafterDrafts(DraftKind):
     help = "drafter: by the pair's drafter, the default with one"
     trained = True
 
-    def takes(self, _controller: Controller) -> bool:
+    def takes(self, controller: Controller) -> bool:
         return True
 
     def controller(self, options: RunOptions) -> Controller:

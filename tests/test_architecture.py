@@ -35,8 +35,8 @@ CEILINGS = {
     "criterions": 195,
     "data": 45,
     "decoding": 2810,
-    "engines": 1050,
-    "evaluation": 785,
+    "engines": 1060,
+    "evaluation": 800,
     "files": 315,
     "host": 135,
     "inference": 1605,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 584,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_530
+MAX_WEIGHT = 11_565
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

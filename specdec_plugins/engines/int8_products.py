@@ -13,6 +13,9 @@ from torch import Tensor
 
 from specdec_plugins.models.layers import Projection
 
+#: Instead of a largest value of zero.
+SMALLEST = 1e-12
+
 
 def weight_bits(processor: str, machine: str) -> int:
     """Return the bits of int8 weights whose products do not saturate.
@@ -24,22 +27,29 @@ def weight_bits(processor: str, machine: str) -> int:
 
 
 @contextmanager
-def int8_products(projections: Sequence[Projection], bits: int) -> Iterator[None]:
-    """Make exported projections int8 products in here."""
+def int8_products(
+    projections: Sequence[Projection], bits: int, by_token: bool = False
+) -> Iterator[None]:
+    """Make exported projections int8 products in here.
+
+    Args:
+        bits: those of a weight.
+        by_token: give each token a scale of its own.
+    """
     with ExitStack() as stack:
         for item in projections:
             stack.enter_context(patch.dict(vars(item)))
-            item.run_by(_Int8Map(item, bits))
+            item.run_by(_Int8Map(item, bits, by_token))
         yield
 
 
 class _Int8Map:
     """A projection whose weights have a scale for each output, and inputs one for all."""
 
-    def __init__(self, projection: Projection, bits: int) -> None:
+    def __init__(self, projection: Projection, bits: int, by_token: bool) -> None:
         assert projection.weight is not None
         weight = projection.weight.detach().t()  # (inputs, outputs)
-        largest = weight.abs().amax(0).clamp(min=1e-12)
+        largest = weight.abs().amax(0).clamp(min=SMALLEST)
         self._scale = largest / (2 ** (bits - 1) - 1)
         self._zero = torch.zeros(len(largest), dtype=torch.int8)
         codes = (weight / self._scale).round_()
@@ -47,12 +57,22 @@ class _Int8Map:
         bias = projection.bias
         self._bias = torch.zeros_like(largest) if bias is None else bias.detach()
         self._relu = projection.relu
+        self._by_token = by_token
 
     def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = _Int8Product.apply(  # type: ignore[no-untyped-call]
-            x, self._weight, self._scale, self._zero, self._bias
-        )
+        if self._by_token:
+            # The product has one scale for its whole input. So all tokens get the largest value 1.
+            peaks = x.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
+            y = self._product(x / peaks, torch.zeros_like(self._bias)) * peaks + self._bias
+        else:
+            y = self._product(x, self._bias)
         return F.relu(y) if self._relu else y
+
+    def _product(self, x: Tensor, bias: Tensor) -> Tensor:
+        y: Tensor = _Int8Product.apply(  # type: ignore[no-untyped-call]
+            x, self._weight, self._scale, self._zero, bias
+        )
+        return y
 
 
 class _Int8Product(torch.autograd.Function):

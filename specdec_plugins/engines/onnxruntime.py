@@ -111,7 +111,7 @@ class OnnxRuntimeEngine:
         with ExitStack() as stack:
             if self._precision == "int8":
                 bits = weight_bits(processor_name(), platform.machine())
-                stack.enter_context(int8_products(step.projections, bits))
+                stack.enter_context(int8_products(step.projections, bits, step.by_token))
             give_back()  # of quantising, and of the step before
             content = exported.export()
         options = self._runtime.SessionOptions()

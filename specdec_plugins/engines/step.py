@@ -28,6 +28,10 @@ class Step(nn.Module):
     #: The linear maps, whose weights an engine may hold in another form.
     projections: Sequence[Projection] = ()
 
+    #: True if int8 engines are to quantise each token by itself: this is more exact, and pays where
+    #: a call has many tokens.
+    by_token = False
+
     #: The names of large tensors that are only indexed; an engine may read them in place.
     lookups: Sequence[str] = ()
 

@@ -28,6 +28,7 @@ from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.step import Step
 from specdec_plugins.files.errors import EngineError
+from specdec_plugins.models.layers import Projection
 
 onnx, _ = (
     pytest.importorskip(library, reason="the extra [int8] is not installed")
@@ -246,6 +247,37 @@ def test_inputs_and_results_may_be_empty(rows: int) -> None:
         for found, right in zip(run(x, y), step(x, y), strict=True):
             assert found.shape == right.shape
             torch.testing.assert_close(found, right)
+
+
+class OneProduct(Step):
+    """A projection and its residual, whose input is quantised token by token, or at once."""
+
+    def __init__(self, by_token: bool) -> None:
+        super().__init__()
+        self.by_token = by_token
+        generator = torch.Generator().manual_seed(3)
+        weight, bias = (torch.randn(*size, generator=generator) for size in ((32, 32), (32,)))
+        self.projections = [Projection(weight, bias, relu=True)]
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x + self.projections[0](x),)
+
+    def example(self, rows: int, tokens: int, others: int) -> tuple[torch.Tensor]:
+        return (torch.ones(rows, tokens, 32),)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_a_small_token_beside_a_large_one(by_token: bool) -> None:
+    """In int8 it disappears, unless it has a scale of its own; zeros stay zeros."""
+    step = OneProduct(by_token)
+    x = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(4))
+    x *= torch.tensor([100.0, 0.1, 0.0])[:, None]
+    (expected,) = step(x)
+    (found,) = OnnxRuntimeEngine("int8").prepare(step)(x)
+    errors = ((found - expected).norm(dim=-1) / (expected - x).norm(dim=-1))[0]
+    assert errors[0] < 0.02
+    assert (errors[1] < 0.01) == by_token
+    assert errors[2] < 1e-6
 
 
 def test_what_is_compiled_wrongly_is_not_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -107,6 +107,8 @@ class StockEncoder:
 class EncoderStep(Step):
     """The layers of a ``TransformerEncoderBase`` that is not in training."""
 
+    by_token = True
+
     def __init__(self, encoder: TransformerEncoderBase) -> None:
         super().__init__()
         self.encoder = encoder
@@ -135,6 +137,7 @@ class MemoryStep(Step):
 
     # Until the next batch begins; of a large one it is some 20 MB, which need not be copied.
     transient = 1
+    by_token = True
 
     def __init__(self, layers: list[DecoderLayerRunner]) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
     groups = results(experiment, runs)
     write_records(groups, args.output_path)
     if not args.no_plots:
-        for name, figure in draw(groups):
+        for name, figure in draw(groups, baseline):
             save_figure(figure, args.output_path / name)
     if not args.quiet:
         brief = table(experiment, runs, baseline, command_line, brief=True)

@@ -1,10 +1,12 @@
-"""Plots of an experiment: times, and verifier calls against discarded tokens."""
+"""Plots of an experiment: speed, and verifier calls against discarded tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from specdec_plugins.evaluation.table import Result
@@ -23,13 +25,19 @@ COLORS = (
 )
 
 
-def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
-    """Yield the plots by name, with a panel for each text, batch size and number of threads."""
+def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[str, Figure]]:
+    """Yield the plots by name, with a panel for each text, batch size and number of threads.
+
+    Args:
+        groups: the results of all systems under the same conditions.
+        baseline: the system that others are compared with.
+    """
     # Only here: matplotlib is an extra. Without pyplot, which looks for a display.
     from matplotlib.figure import Figure
 
     drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
-    for name, panel, shown in (("speed", _speed, groups), ("pareto", _pareto, drafting)):
+    speed = partial(_speed, baseline=baseline)
+    for name, panel, shown in (("speed", speed, groups), ("pareto", _pareto, drafting)):
         filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
@@ -38,43 +46,55 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
             where = group[0].where
-            axes.set_title(f"{where.text.name}, batch {where.batch}, threads {where.threads}")
+            text = Path(where.text.name).name
+            axes.set_title(f"{text}, batch {where.batch}, threads {where.threads}")
         yield name, figure
 
 
-def _speed(axes: Axes, group: Sequence[Result]) -> None:
-    """Draw milliseconds a sentence, median and range."""
+def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
+    """Draw how many times as fast as the baseline systems are: medians and ranges over rounds."""
     colors = _colors(group)
+    (other,) = (result for result in group if result.system == baseline)
     for index, result in enumerate(group):
-        times = result.values("milliseconds")
-        middle = result.middle("milliseconds") or 0.0
-        error = [[middle - min(times)], [max(times) - middle]]
+        ratios = result.speed_over(other)
+        middle = median(ratios)
+        error = [[middle - min(ratios)], [max(ratios) - middle]]
         axes.barh(index, middle, xerr=error, color=colors[result.settings.policy], capsize=2)
-        axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)
+        milliseconds = result.middle("milliseconds") or 0.0
+        label = f" {middle:.2f} ({milliseconds:.3g} ms)"
+        axes.text(max(ratios), index, label, va="center", fontsize=8)
     axes.set_yticks(range(len(group)), [result.system for result in group])
     axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("milliseconds a sentence (less is better)")
+    axes.margins(x=0.35)  # for the labels
+    axes.set_xlabel(f"times as fast as {baseline} (milliseconds a sentence)")
 
 
 def _pareto(axes: Axes, group: Sequence[Result]) -> None:
-    """Draw the verification rate against the discard rate, a curve for each controller.
+    """Draw the verification rate against discard rates, a curve for each controller.
 
-    A head cuts a draft that the drafter has made: only discarded tokens that were verified show it.
+    A head cuts a draft that the drafter has made. So there are two points for each system: of the
+    tokens that were verified, and of all that were drafted.
     """
     for policy, color in _colors(group).items():
         of_policy = [result for result in group if result.settings.policy == policy]
         of_policy.sort(key=lambda result: result.middle("verified_discard_rate") or 0.0)
-        xs, ys = (
-            [result.middle(name) or 0.0 for result in of_policy]
-            for name in ("verified_discard_rate", "verification_rate")
-        )
-        axes.plot(xs, ys, marker="o", color=color, label=policy)
-        for result, x, y in zip(of_policy, xs, ys):
-            axes.annotate(result.system.partition("@")[2], (x, y), fontsize=7)
-    axes.set_xlabel("tokens verified and not accepted, per committed token")
+        verified = [result.middle("verified_discard_rate") or 0.0 for result in of_policy]
+        drafted = [result.middle("discard_rate") or 0.0 for result in of_policy]
+        calls = [result.middle("verification_rate") or 0.0 for result in of_policy]
+        axes.plot(verified, calls, marker="o", color=color, label=policy)
+        axes.hlines(calls, verified, drafted, color=color, linestyle="dotted")
+        axes.plot(drafted, calls, "o", color=color, fillstyle="none")
+        for result, x, y in zip(of_policy, verified, calls):
+            label = result.system.partition("@")[2]
+            axes.annotate(label, (x, y), (6, 6), textcoords="offset points", fontsize=7)
+    arrow = {"arrowstyle": "->"}
+    axes.annotate("better", (0.5, 0.9), (0.56, 0.96), "axes fraction", arrowprops=arrow)
+    axes.margins(0.35)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("discarded per committed token: verified (full) and drafted (hollow) tokens")
     axes.set_ylabel("verifier calls per committed token")
-    axes.legend()
+    axes.legend(loc="upper left")
 
 
 def _colors(group: Sequence[Result]) -> dict[str, str]:

@@ -114,7 +114,8 @@ SYSTEMS = [name for name in [*OTHERS, *CONTROLLERS] if name not in ("auto", "non
 def test_no_two_systems_have_one_colour(matplotlib: Any) -> None:
     """Two settings of one controller have."""
     names = [*SYSTEMS, "tree@tree_nodes=9"]
-    figures = dict(draw(results(make_experiment(*names), list(map(make_run, names)))))
+    groups = results(make_experiment(*names), list(map(make_run, names)))
+    figures = dict(draw(groups, names[0]))
     bars = [
         matplotlib.colors.to_hex(bar.get_facecolor()) for bar in figures["speed"].axes[0].patches
     ]
@@ -124,27 +125,37 @@ def test_no_two_systems_have_one_colour(matplotlib: Any) -> None:
 
 
 def test_the_pareto_plot_has_specdec_pps_axes(matplotlib: Any) -> None:
-    """Of 12 tokens drafted a head verifies 6, and 4 are accepted: its point is left of constant's,
-    and at the same height."""
+    """Of 12 tokens drafted a head verifies 6, and 4 are accepted: its full point is left of
+    constant's, and at the same height; the hollow ones are in one place."""
     counts = make_run("tree").counts
     runs = [make_run("constant", counts={**counts, "verified_tokens": 12})]
     runs += [make_run("acceptance-head", counts={**counts, "verified_tokens": 6})]
     experiment = make_experiment("constant", "acceptance-head")
-    (axes,) = dict(draw(results(experiment, runs)))["pareto"].axes
-    assert "verified and not accepted" in axes.get_xlabel()
+    (axes,) = dict(draw(results(experiment, runs), "constant"))["pareto"].axes
+    assert "discarded per committed token" in axes.get_xlabel()
     assert "verifier calls" in axes.get_ylabel()
-    points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines[::2]}
     assert points == {"constant": [[8 / 8, 4 / 8]], "acceptance-head": [[2 / 8, 4 / 8]]}
+    assert [line.get_xydata().tolist() for line in axes.lines[1::2]] == 2 * [[[8 / 8, 4 / 8]]]
+
+
+def test_bars_are_ratios_to_the_baseline(matplotlib: Any) -> None:
+    runs = [make_run("AR"), make_run("tree")]
+    groups = results(make_experiment("AR", "tree"), runs)
+    (axes,) = dict(draw(groups, "tree"))["speed"].axes
+    (expected,) = groups[0][0].speed_over(groups[0][1])
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([expected, 1])
+    assert "times as fast as tree" in axes.get_xlabel()
 
 
 def test_plots(tmp_path: Path, matplotlib: Any) -> None:
     experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
-    assert not list(draw(results(experiment, runs)))  # of one point
+    assert not list(draw(results(experiment, runs), "AR"))  # of one point
     runs += [make_run("tree")]
-    assert [name for name, _ in draw(results(experiment, runs))] == ["speed"]
+    assert [name for name, _ in draw(results(experiment, runs), "AR")] == ["speed"]
     runs += [make_run("constant")]
-    figures = dict(draw(results(experiment, runs)))
+    figures = dict(draw(results(experiment, runs), "AR"))
     assert list(figures) == ["speed", "pareto"]
     for name, figure in figures.items():
         save_figure(figure, tmp_path / name)

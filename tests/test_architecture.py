@@ -30,16 +30,16 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
-    "checkpoints": 850,
+    "checkpoints": 852,
     "cli": 665,
     "criterions": 195,
     "data": 45,
     "decoding": 2810,
     "engines": 1060,
-    "evaluation": 800,
+    "evaluation": 805,
     "files": 315,
     "host": 135,
-    "inference": 1605,
+    "inference": 1630,
     "jobs": 705,
     "models": 940,
     "serve": 450,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 584,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_565
+MAX_WEIGHT = 11_590
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -35,21 +35,23 @@ DETAILS = ("activation_fn", "no_scale_embedding", "no_token_positional_embedding
 Model = TypeVar("Model", bound=BaseFairseqModel)
 
 
-def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
-    """Return drafter and verifier of a ``--path`` that may name both, in either order.
-
-    Args:
-        verifier: the path given with ``--AR-path``, which leaves nothing to split.
-    """
-    parts = split_paths(path)
-    if verifier or len(parts) != 2 or os.path.exists(path):
-        return path, verifier
-    first, second = parts
-    if is_drafter(load_state(first, as_transformer=True)):
-        return first, second
-    if is_drafter(load_state(second, as_transformer=True)):
-        return second, first
-    raise CheckpointError(f"--path {path}: has no drafter; fairseq-generate takes ensembles")
+def split_models(path: str) -> tuple[list[str], list[str]]:
+    """Return the drafters and the verifiers of a ``--path`` that may name several checkpoints."""
+    drafters: list[str] = []
+    verifiers: list[str] = []
+    names = split_paths(path)
+    if len(names) == 1 or os.path.exists(path):
+        return [path], []
+    for name in names:
+        if is_drafter(load_state(name, as_transformer=True)):
+            drafters.append(name)
+        else:
+            verifiers.append(name)
+    if len(drafters) > 1 or (drafters and len(verifiers) > 1):
+        raise CheckpointError(
+            f"--path {path}: give a drafter and its verifier, or verifiers of an ensemble"
+        )
+    return drafters, verifiers
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:

@@ -129,7 +129,7 @@ class BeamSearchGenerator(BatchGenerator):
 
 
 def build_beam_search(
-    settings: Settings, task: FairseqTask, verifier: TransformerModelBase, engine: Engine
+    settings: Settings, task: FairseqTask, verifiers: list[TransformerModelBase], engine: Engine
 ) -> BeamSearchGenerator:
     """Return fairseq's search: over our engine, or stock, as fairseq-generate prepares it."""
     limits = settings.limits
@@ -142,10 +142,11 @@ def build_beam_search(
     build = partial(FairseqTask.build_generator, task)
     if settings.searched:
         check_stock_search(vars(options))
-        model = EngineModel([verifier], task.target_dictionary.pad(), engine)
+        model = EngineModel(verifiers, task.target_dictionary.pad(), engine)
         return BeamSearchGenerator(build(model, options), Engines.both(engine))
-    verifier.prepare_for_inference_(Namespace(generation=options))
-    return BeamSearchGenerator(build([verifier], options), Backend("eager", settings.precision))
+    for verifier in verifiers:
+        verifier.prepare_for_inference_(Namespace(generation=options))
+    return BeamSearchGenerator(build(verifiers, options), Backend("eager", settings.precision))
 
 
 def obstacle(settings: Settings) -> str | None:
@@ -166,6 +167,7 @@ def obstacle(settings: Settings) -> str | None:
         "a repetition penalty": limits.repetition_penalty != 1,
         "scores that are not normalised": settings.beams > 1 and not limits.normalize_scores,
         "options of fairseq's search": bool(settings.search_options),
+        "an ensemble": bool(settings.ensemble),
     }
     return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)
 

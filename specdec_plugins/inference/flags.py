@@ -18,7 +18,7 @@ from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
-from specdec_plugins.checkpoints.pair import split_pair
+from specdec_plugins.checkpoints.pair import split_models
 from specdec_plugins.decoding.acceptance import RULES, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
@@ -234,9 +234,12 @@ def _models_and_text(args: Namespace) -> JsonObject:
     if data.is_file() or (is_folder(data) and not named):
         settings = verifier_settings(data, args.dictionaries)
     elif named or not (folder_of_pair(data) / VERIFIER).is_file():
-        settings = {"data": args.data, "path": None, "ar_path": args.AR_path}
-        if args.path:
-            settings["path"], settings["ar_path"] = split_pair(args.path, args.AR_path)
+        settings = {"data": args.data, "path": args.path, "ar_path": args.AR_path}
+        if args.path and not args.AR_path:
+            drafters, verifiers = split_models(args.path)
+            settings["path"] = next(iter(drafters), None)
+            settings["ar_path"] = next(iter(verifiers), None)
+            settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
             settings |= segmentation_beside(data)
     else:

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
@@ -41,7 +42,15 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
-Models = tuple[TransformerModelBase | None, Drafter | None, Head | None]
+
+class Models(NamedTuple):
+    """The loaded models."""
+
+    verifier: TransformerModelBase | None
+    drafter: Drafter | None
+    head: Head | None
+    #: The other verifiers of an ensemble.
+    others: list[TransformerModelBase]
 
 
 def load_translator(settings: Settings | str | Path) -> Translator:
@@ -81,7 +90,8 @@ def _load(settings: Settings) -> Translator:
     task = build_task(settings)
     settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
-    models = verifier, drafter, _ = _load_models(settings, task, engines.verifier)
+    models = _load_models(settings, task, engines.verifier)
+    drafter = models.drafter
     block_size = None
     if settings.kind is not None:
         block_size = settings.block_size or LONGEST
@@ -92,7 +102,7 @@ def _load(settings: Settings) -> Translator:
             settings = replace(settings, controller=controller)
     positions = [
         int(model.encoder.max_positions())
-        for model in (verifier, drafter)
+        for model in (models.verifier, drafter, *models.others)
         if model is not None and model.encoder is not None
     ]
     longest = min(positions, default=1)
@@ -171,10 +181,11 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engin
                 Scoring.of(settings.rule, settings.limits).values,
                 settings.block_size,
             ).to(settings.device)
-    for model in (verifier, drafter):
+    others = [load_verifier(path, task) for path in settings.ensemble]
+    for model in (verifier, drafter, *others):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)
-    return verifier, drafter, head
+    return Models(verifier, drafter, head, others)
 
 
 def _build_generator(
@@ -185,14 +196,17 @@ def _build_generator(
     models: Models,
     block_size: int | None,
 ) -> Generator:
-    verifier, drafter, head = models
+    verifier = models.verifier
+    drafter = models.drafter
     target = codec.target
     if settings.by_ctranslate2:
         return CTranslate2Generator(
             verifier, codec, settings.limits, settings.precision, beams=settings.beams
         )
     if settings.strategy == "fairseq" or settings.searched:
-        return build_beam_search(settings, task, verifier, engines.verifier)
+        assert verifier is not None
+        verifiers = [verifier, *models.others]
+        return build_beam_search(settings, task, verifiers, engines.verifier)
     if writes(settings) and verifier is not None:
         check_supported(verifier)
         penalties = {target.unk(): settings.limits.unkpen}
@@ -213,7 +227,7 @@ def _build_generator(
         rule=settings.rule,
         limits=settings.limits,
         controller=settings.controller,
-        head=head,
+        head=models.head,
         engines=engines,
     )
     if settings.trace:

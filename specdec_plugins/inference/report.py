@@ -119,6 +119,7 @@ def model_files(settings: Settings) -> dict[str, str]:
         "acceptance_head": settings.head_path,
     }
     paths = {name: str(path) for name, path in files.items() if path}
+    paths |= {f"verifier {number}": path for number, path in enumerate(settings.ensemble, 2)}
     dictionaries = sorted(Path(settings.data).glob("dict.*.txt"))
     paths |= {path.name: str(path) for path in dictionaries}
     paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
@@ -130,7 +131,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     """Return the package's version, the models' digests, and all other settings."""
     described = settings.describe()
     models = model_files(settings)
-    del described["data"], described["path"], described["ar_path"]
+    del described["data"], described["path"], described["ar_path"], described["ensemble"]
     described["encoder_options"] = {
         name: value for name, value in settings.encoder_options.items() if name not in models
     }

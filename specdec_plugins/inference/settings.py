@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -63,6 +63,8 @@ class Settings(RunOptions):
     )
     #: Options of fairseq's search under fairseq's names (``no_repeat_ngram_size``, …).
     search_options: Mapping[str, object] = field(default_factory=dict)
+    #: Checkpoints of the other verifiers of an ensemble, for fairseq's search.
+    ensemble: Sequence[str] = ()
     #: The name of a kind of draft, or a file; ``texts``: those of :attr:`Line.draft`.
     drafts: str | None = option(None, "; ".join(kind.help for kind in DRAFTS.values()))
     source_lang: str | None = option(None, "default: the checkpoint's")
@@ -140,6 +142,9 @@ class Settings(RunOptions):
                 f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
                 "the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
+        if self.ensemble and not (self.searched or strategy == "fairseq"):
+            models = ":".join([str(self.ar_path), *self.ensemble])
+            raise ValueError(f"--path {models}: an ensemble needs --beam 2 or more")
         check_drafter(*self.engines)
 
     @classmethod

@@ -60,6 +60,20 @@ def test_nbest(tmp_path: Path, run: RunScript, strategy: str) -> None:
     assert {len(set(line)) for line in all_} == {3}
 
 
+def test_an_ensemble(tmp_path: Path, run: RunScript, capfd: Any) -> None:
+    """All of its verifiers count, in any order."""
+    outputs = set()
+    for path in ("verifier.pt:wide.pt", "wide.pt:verifier.pt", "verifier.pt:verifier.pt"):
+        assert run("--beam", "3", "--nbest", "3", path=path, AR_path=None) == 0
+        outputs.add((tmp_path / "out.txt").read_text())
+    assert len(outputs) == 2
+    capfd.readouterr()
+    assert run("--beam", "1", path="verifier.pt:wide.pt", AR_path=None) == 2
+    assert "--path verifier.pt:wide.pt: an ensemble needs --beam 2" in one_error(capfd)
+    assert run("--beam", "3", path="drafter.pt:verifier.pt:wide.pt", AR_path=None) == 1
+    assert "give a drafter and its verifier, or verifiers of an ensemble" in one_error(capfd)
+
+
 def test_unusual_lines(
     run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,12 +262,6 @@ def test_bad_input_is_one_line(
     assert named in one_error(capfd)
     assert out.read_text() == "precious\n"
     assert lines_of(world / "in.txt") == SENTENCES
-
-
-def test_two_verifiers_are_not_decoded_as_a_pair(run: RunScript, capfd: Any) -> None:
-    files = "verifier.pt:wide.pt"
-    assert run("--beam", "3", "--path", files, path=None, AR_path=None) == 1
-    assert f"--path {files}: has no drafter; fairseq-generate" in one_error(capfd)
 
 
 def test_a_verifier_alone(

@@ -68,6 +68,26 @@ def test_a_pair_lends_its_verifier(world: Path, caplog: pytest.LogCaptureFixture
     assert pair.statistics.steps == pair.statistics.committed_tokens
 
 
+@pytest.mark.usefixtures("exact_softmax")
+@pytest.mark.parametrize("batch", [1, 4])
+def test_an_ensemble_is_stock_fairseqs(batch: int, world: Path) -> None:
+    """Two verifiers are told from a drafter by their architectures."""
+    alone = make_settings(world, beam=4, nbest=4, batch=batch, path=None)
+    settings = replace(alone, ensemble=(str(world / "wide.pt"),))
+    stock = load_translator(replace(settings, **EXACT, strategy="fairseq"))
+    expected = list(stock.translate(SENTENCES[:5]))
+    check_equal(
+        list(load_translator(replace(settings, **EXACT)).translate(SENTENCES[:5])), expected
+    )
+    default = load_translator(settings)
+    check_equal(list(default.translate(SENTENCES[:5])), expected)
+    assert default.engine == "onnxruntime"
+    one = list(load_translator(alone).translate(SENTENCES[:5]))
+    assert [result.text for result in one] != [result.text for result in expected]
+    with pytest.raises(ValueError, match="an ensemble needs --beam 2"):
+        replace(settings, beam=1, nbest=1)
+
+
 def test_lines_with_constraints(world: Path) -> None:
     """Stand after tabs, as for fairseq-interactive; a word that the dictionary lacks is <unk>."""
     options = {"constraints": "ordered"}

@@ -82,6 +82,8 @@ def test_every_setting_and_file_is_reported(settings: Settings, tmp_path: Path) 
             value = "drafter"
         elif name == "controller":
             value = value.describe()
+        elif name == "ensemble":
+            value = list(value)
         assert found[name] == (asdict(value) if is_dataclass(value) else value), name
     files = {
         "verifier": "verifier.pt",

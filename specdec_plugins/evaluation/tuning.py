@@ -78,8 +78,8 @@ def example(folder: str) -> str:
 
 def lines_to_try(lines: Sequence[Line], batch: int, again: bool = False) -> list[Line]:
     """Return the lines of a pass: drawn from the text, since its first ones need not be like the
-    rest; of a short text all, repeatedly. ``again``: other lines."""
-    mixed = Random(1).sample(lines, len(lines))
+    rest; of a short text all, repeatedly; no blank ones. ``again``: other lines."""
+    mixed = [line for line in Random(1).sample(lines, len(lines)) if line.text.strip()]
     count = max(MIN_LINES, BATCHES * batch)
     return list(islice(cycle(mixed), again * count, (1 + again) * count))
 

@@ -116,6 +116,11 @@ def test_a_stored_choice_is_checked_on_other_lines(
     assert path.read_bytes() == before
 
 
+def test_blank_lines_are_not_timed() -> None:
+    text = [Line(i, "") for i in range(99)] + [Line(99, "w1")]
+    assert {line.text for line in tuning.lines_to_try(text, 8)} == {"w1"}
+
+
 def test_what_was_measured_is_shown_though_it_cannot_be_stored(
     pair: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

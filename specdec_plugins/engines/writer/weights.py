@@ -54,10 +54,8 @@ def model_of(
     projections = []
     norms = []
     for layer, runner in zip(decoder.layers, layers):
-        projections += [
-            *(runner.self_input, runner.self_output, runner.query, runner.cross_output),
-            *(runner.fc1, runner.fc2),
-        ]
+        projections += [runner.self_input, runner.self_output]
+        projections += [runner.query, runner.cross_output, runner.fc1, runner.fc2]
         norms += [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
     norms += [decoder.layer_norm, decoder.layernorm_embedding]
     weights, scales, biases = zip(*map(_rounded, projections))

@@ -215,11 +215,12 @@ class Sentence:
 def _in_int8(part: Projection) -> Map:
     """Return a projection whose weights and inputs are rounded to int8, as the writer's are."""
     assert part.weight is not None
-    weight = _rounded(part.weight)
+    weight = part.weight
     bias = part.bias
 
     def run(x: Tensor) -> Tensor:
-        y = F.linear(_rounded(x), weight, bias)
+        # Rounded anew in each run: all rounded weights together would take much memory.
+        y = F.linear(_rounded(x), _rounded(weight), bias)
         return F.relu(y) if part.relu else y
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from conftest import make_dictionary, make_verifier
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from helpers.models.drafters import make_block, make_causal
 from helpers.models.dummy_data import SIZES, run_train
 from helpers.models.trained import DRAFTER, Trained
@@ -44,6 +46,13 @@ def data(trained: Trained) -> Path:
 @pytest.fixture(scope="module")
 def verifier(trained: Trained) -> Path:
     return trained.verifier
+
+
+#: What fairseq's commands fill in.
+NEEDED = (
+    *("source_lang", "target_lang", "data", "dataset_impl", "train_subset"),
+    *("required_seq_len_multiple", "left_pad_source", "max_source_positions"),
+)
 
 
 def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
@@ -270,6 +279,33 @@ class TestValidation:
                 for parameter in model.parameters():
                     parameter.normal_(std=0.5)
         assert tokens(seen[0]) != tokens(seen[1])
+
+    @pytest.mark.parametrize("beam", [1, 3])
+    def test_bleu_of_a_verifier_is_stock_fairseqs(
+        self, beam: int, data: Path, trained: Trained
+    ) -> None:
+        """With the beam of --eval-bleu-args."""
+        state = load_state(trained.verifier)
+        settings = {name: getattr(make_task(data).cfg, name) for name in NEEDED}
+        counted = []
+        for kind, cfg in (
+            (TranslationSpecdecTask, TranslationSpecdecConfig),
+            (TranslationTask, TranslationConfig),
+        ):
+            arguments = json.dumps({"beam": beam, "max_len_b": 9})
+            told = {**settings, "eval_bleu": True, "eval_bleu_args": arguments}
+            task = kind.setup_task(cfg(**told))
+            task.load_dataset("valid")
+            model = task.build_model(state["cfg"]["model"])
+            model.load_state_dict(state["model"])
+            samples = batches(task, 10_000)
+            criterion = task.build_criterion(
+                OmegaConf.create({"_name": "cross_entropy", "sentence_avg": False})
+            )
+            logs = [task.valid_step(sample, model.eval(), criterion)[2] for sample in samples]
+            counted.append([{k: v for k, v in log.items() if "bleu" in k} for log in logs])
+        assert counted[0] == counted[1]
+        assert counted[0][0]["_bleu_counts_0"] > 0
 
 
 class TestOptions:

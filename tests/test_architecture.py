@@ -42,12 +42,12 @@ CEILINGS = {
     "inference": 1630,
     "jobs": 705,
     "models": 940,
-    "serve": 450,
+    "serve": 455,
     "tasks": 350,
     "verifiers": 584,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_590
+MAX_WEIGHT = 11_600
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

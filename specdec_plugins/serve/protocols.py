@@ -126,15 +126,16 @@ def strings(fields: Fields, name: str) -> list[str]:
 
 
 def direction_of(directions: Sequence[Direction], source: object, target: object) -> Direction:
-    """Return the direction of the model for these languages; regions (``EN-US``) do not count.
+    """Return the direction of the model for these languages.
 
+    Regions (``EN-US``) and scripts (``zho_Hans``) count only where a model has the very code.
     ``source``: may be empty or ``auto`` where one model only has the target.
     """
-    wanted = _base(target or "")
-    language = _base(source or "auto")
-    matches = [pair for pair in directions if _base(pair[1]) == wanted]
+    wanted = str(target or "").lower()
+    language = str(source or "auto").lower()
+    matches = _with_language(directions, 1, wanted)
     if language != "auto":
-        matches = [pair for pair in matches if _base(pair[0]) == language]
+        matches = _with_language(matches, 0, language)
     if not matches:
         offered = ", ".join(f"{a} to {b}" for a, b in directions)
         raise RequestError(400, f"{language} to {wanted} is not supported; there is {offered}")
@@ -143,8 +144,13 @@ def direction_of(directions: Sequence[Direction], source: object, target: object
     return matches[0]
 
 
-def _base(language: object) -> str:
-    return re.split("[-_]", str(language).lower())[0]
+def _with_language(directions: Sequence[Direction], side: int, code: str) -> list[Direction]:
+    exact = [pair for pair in directions if pair[side].lower() == code]
+    return exact or [pair for pair in directions if _base(pair[side]) == _base(code)]
+
+
+def _base(language: str) -> str:
+    return re.split("[-_]", language.lower())[0]
 
 
 def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:

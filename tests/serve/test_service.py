@@ -21,6 +21,7 @@ from helpers.runs.served import KEY, LIBRARIES, Server, kill_workers, pieces_of,
 from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator
+from specdec_plugins.serve.protocols import RequestError, direction_of
 
 for library in LIBRARIES:
     pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
@@ -100,6 +101,20 @@ def test_paragraphs_and_tags_stay(server: Server, expected: dict[str, str]) -> N
 def test_what_is_wrong_with_an_output_is_said(server: Server) -> None:
     assert server.translate("nosuchword")[1]["specdec"]["unknownWords"] == 1
     assert "specdec" not in server.translate("1 2 3")[1]  # nothing to translate
+
+
+@pytest.mark.parametrize("source", ["eng_Latn", "eng-US", "ENG", "auto", None])
+def test_regions_and_scripts_of_languages_do_not_count(source: str | None) -> None:
+    directions = [("eng_Latn", "deu_Latn"), ("fra_Latn", "eng_Latn")]
+    for target in ("deu_Latn", "deu", "DEU-AT"):
+        assert direction_of(directions, source, target) == directions[0]
+
+
+def test_a_script_chooses_among_models_that_have_it() -> None:
+    directions = [("eng_Latn", "zho_Hans"), ("eng_Latn", "zho_Hant")]
+    assert direction_of(directions, "eng", "zho_Hant") == directions[1]
+    with pytest.raises(RequestError, match="several models"):
+        direction_of(directions, "eng", "zho")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class EngineModel(EnsembleModel):
             self._rows = new_order.tolist()
         return encoder_outs
 
-    def reorder_incremental_state(self, _incremental_states: object, new_order: Tensor) -> None:
+    def reorder_incremental_state(self, incremental_states: object, new_order: Tensor) -> None:
         """Note which row each of the next step continues."""
         self._order = new_order
 
@@ -80,7 +80,7 @@ class EngineModel(EnsembleModel):
         self,
         tokens: Tensor,
         _encoder_outs: object,
-        _incremental_states: object,
+        incremental_states: object,
         temperature: float = 1.0,
     ) -> tuple[Tensor, None]:
         """Return log-probabilities ``(rows, vocab)`` of the next token after ``tokens`` ``(rows,

@@ -83,7 +83,7 @@ class DecodingStatistics(Observer):
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)
 
-    def step(self, result: StepResult, _judgement: Judgement | None = None) -> None:
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         self.steps += len(result.rows)
         self.drafter_calls += sum(result.called)
         self.verifier_calls += result.verifier_called * len(result.rows)

@@ -154,7 +154,7 @@ class CommitObserver(Observer):
         """
         self._rows = rows
 
-    def step(self, result: StepResult, _judgement: Judgement | None = None) -> None:
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         if not self._rows:
             return
         tokens = result.tokens.tolist()

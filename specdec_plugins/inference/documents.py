@@ -207,7 +207,7 @@ class _Splitter(HTMLParser):
         if stays and tag not in VOID:
             self._verbatim.append(tag)
 
-    def handle_startendtag(self, _tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._copy(self.get_starttag_text() or "")
 
     def handle_endtag(self, tag: str) -> None:

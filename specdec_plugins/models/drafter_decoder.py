@@ -88,7 +88,7 @@ class DrafterDecoder(nn.Module):
         """Return the projection of the verifier's states, in decoders that read them."""
         raise NotImplementedError
 
-    def before_layer(self, x: Tensor, _slots: Slots) -> Tensor:
+    def before_layer(self, x: Tensor, slots: Slots) -> Tensor:
         """Change every layer's input."""
         return x
 
@@ -96,7 +96,7 @@ class DrafterDecoder(nn.Module):
         """Return logits ``(…, vocab)``."""
         return self.tables.output_projection(x)
 
-    def slot_logits(self, x: Tensor, _previous: Tensor, _hidden: Tensor | None = None) -> Tensor:
+    def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
 
         Args:
@@ -105,7 +105,7 @@ class DrafterDecoder(nn.Module):
         """
         return self.output_layer(x)
 
-    def hidden(self, _seeds: Tensor | None, _slots: Tensor) -> Tensor | None:
+    def hidden(self, seeds: Tensor | None, slots: Tensor) -> Tensor | None:
         """Return ``(batch, blocks, slots)`` True where training hides the token before a slot, by
         each sentence's seed; None without seeds, and in decoders that never look at it."""
         return None

@@ -118,7 +118,7 @@ class LogitScorer:
         # Pad is never a candidate.
         self.candidates = min(CANDIDATES, len(logits.weight) - (vocabulary is None))
 
-    def __call__(self, x: Tensor, _last: Tensor) -> tuple[Tensor]:
+    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
 
     def read(self, *scores: Tensor) -> SlotLogits:

@@ -51,7 +51,7 @@ class Bart(Family):
         """The numbers of pieces, and of special tokens."""
         return read_json(self.folder / VOCABULARY, Vocabulary)
 
-    def tokens(self, _side: str) -> Mapping[str, int]:
+    def tokens(self, side: str) -> Mapping[str, int]:
         if self.saved is not None:
             return self.saved.vocabulary
         return {name if name in SPECIAL else str(i): i for name, i in self.vocabulary.items()}

@@ -102,7 +102,7 @@ class Family(ABC):
         """The languages of a model of several directions, or BOS where sentences begin with it."""
         return None
 
-    def positions(self, _tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return learned tables of positions; ``_tensors``: the folder's weights."""
         return {}
 

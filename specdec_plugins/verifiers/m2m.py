@@ -110,7 +110,7 @@ class M2M(Family):
             get_lang_tok(name, self.style.value): number for name, number in self._languages.items()
         }
 
-    def tokens(self, _side: str) -> Mapping[str, int]:
+    def tokens(self, side: str) -> Mapping[str, int]:
         return {**self._words, **self._spelled}
 
     def pieces(self) -> Pieces:

@@ -127,7 +127,7 @@ class EncoderStep(Step):
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
         return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)
 
-    def example(self, rows: int, tokens: int, _others: int) -> tuple[Tensor | None, ...]:
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         x = torch.ones(rows, tokens, int(self.encoder.layers[0].embed_dim))
         return x, torch.zeros(rows, 1, 1, tokens)
 
@@ -149,7 +149,7 @@ class MemoryStep(Step):
         rows, channels)``."""
         return (source_memory(self._layers, states),)
 
-    def example(self, rows: int, tokens: int, _others: int) -> tuple[Tensor | None, ...]:
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
         attention = self._layers[0].layer.encoder_attn
         return (torch.ones(tokens, rows, int(attention.kdim)),)
 

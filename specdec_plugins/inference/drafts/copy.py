@@ -53,7 +53,7 @@ class CopyDrafts(DraftKind):
     def source(
         self,
         options: RunOptions,
-        _source: Dictionary,
+        source: Dictionary,
         target: Dictionary,
         verifier: TransformerModelBase,
         engine: Engine,

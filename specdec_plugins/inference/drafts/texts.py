@@ -25,11 +25,11 @@ class SourceDrafts(DraftKind):
 
     def source(
         self,
-        _options: RunOptions,
+        options: RunOptions,
         source: Dictionary,
         target: Dictionary,
-        _verifier: TransformerModelBase,
-        _engine: Engine,
+        verifier: TransformerModelBase,
+        engine: Engine,
     ) -> DraftSource:
         """Return the drafting of the texts that come with a batch, or else of its source."""
         symbols = [target.index(symbol) for symbol in source.symbols]

@@ -87,8 +87,9 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
         for result, x, y in zip(of_policy, verified, calls):
             label = result.system.partition("@")[2]
             axes.annotate(label, (x, y), (6, 6), textcoords="offset points", fontsize=7)
-    arrow = {"arrowstyle": "->"}
-    axes.annotate("better", (0.5, 0.9), (0.56, 0.96), "axes fraction", arrowprops=arrow)
+    axes.annotate(
+        "better", (0.5, 0.9), (0.56, 0.96), "axes fraction", arrowprops={"arrowstyle": "->"}
+    )
     axes.margins(0.35)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)

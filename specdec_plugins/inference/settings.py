@@ -144,7 +144,7 @@ class Settings(RunOptions):
             )
         if self.ensemble and not (self.searched or strategy == "fairseq"):
             models = ":".join([str(self.ar_path), *self.ensemble])
-            raise ValueError(f"--path {models}: an ensemble needs --beam 2 or more")
+            raise ValueError(f"--path {models}: ensembles have beam search alone: --beam 2 or more")
         check_drafter(*self.engines)
 
     @classmethod

@@ -67,26 +67,8 @@ def write_folder(
     """
     from safetensors.torch import save
 
-    cfg = verifier.cfg
-    encoder = verifier.encoder
-    _check_network(cfg)
-    config = Config(
-        vocab_size=len(dictionary),
-        d_model=cfg.decoder.embed_dim,
-        encoder_layers=len(encoder.layers),
-        decoder_layers=len(verifier.decoder.layers),
-        encoder_attention_heads=cfg.encoder.attention_heads,
-        decoder_attention_heads=cfg.decoder.attention_heads,
-        encoder_ffn_dim=cfg.encoder.ffn_embed_dim,
-        decoder_ffn_dim=cfg.decoder.ffn_embed_dim,
-        max_position_embeddings=min(encoder.max_positions(), verifier.decoder.max_positions()),
-        activation_function=NAMES[cfg.activation_fn],  # type: ignore[arg-type]
-        scale_embedding=not cfg.no_scale_embedding,
-        bos_token_id=BOS,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
-    )
+    _check_network(verifier.cfg)
+    config = _config_of(verifier, len(dictionary))
     # As fairseq's search is limited: 200 tokens, of which the first is not EOS.
     generation = Generation(
         max_length=202, min_length=2, forced_eos_token_id=EOS, bad_words_ids=[[PAD]]
@@ -116,9 +98,30 @@ def write_folder(
         for name, tensor in verifier.state_dict().items()
         if not LEFT_OUT.search(name)
     }
-    weights[f"model.{SHARED}"] = encoder.embed_tokens.weight
+    weights[f"model.{SHARED}"] = verifier.encoder.embed_tokens.weight
     with whole_file(folder / WEIGHTS[0]) as file:
         file.write(save(weights, {"format": "pt"}))
+
+
+def _config_of(verifier: TransformerModelBase, size: int) -> Config:
+    cfg = verifier.cfg
+    return Config(
+        vocab_size=size,
+        d_model=cfg.decoder.embed_dim,
+        encoder_layers=len(verifier.encoder.layers),
+        decoder_layers=len(verifier.decoder.layers),
+        encoder_attention_heads=cfg.encoder.attention_heads,
+        decoder_attention_heads=cfg.decoder.attention_heads,
+        encoder_ffn_dim=cfg.encoder.ffn_embed_dim,
+        decoder_ffn_dim=cfg.decoder.ffn_embed_dim,
+        max_position_embeddings=min(verifier.max_positions()),
+        activation_function=NAMES[cfg.activation_fn],  # type: ignore[arg-type]
+        scale_embedding=not cfg.no_scale_embedding,
+        bos_token_id=BOS,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
 
 
 def _check_network(cfg: Any) -> None:

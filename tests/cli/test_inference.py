@@ -69,7 +69,7 @@ def test_an_ensemble(tmp_path: Path, run: RunScript, capfd: Any) -> None:
     assert len(outputs) == 2
     capfd.readouterr()
     assert run("--beam", "1", path="verifier.pt:wide.pt", AR_path=None) == 2
-    assert "--path verifier.pt:wide.pt: an ensemble needs --beam 2" in one_error(capfd)
+    assert "--path verifier.pt:wide.pt: ensembles have beam search alone" in one_error(capfd)
     assert run("--beam", "3", path="drafter.pt:verifier.pt:wide.pt", AR_path=None) == 1
     assert "give a drafter and its verifier, or verifiers of an ensemble" in one_error(capfd)
 

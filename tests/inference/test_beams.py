@@ -13,6 +13,7 @@ from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translation, load_translator
+from specdec_plugins.inference.report import model_files
 
 EXACT = {"precision": "float64", "engine": "eager"}
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -82,9 +83,10 @@ def test_an_ensemble_is_stock_fairseqs(batch: int, world: Path) -> None:
     default = load_translator(settings)
     check_equal(list(default.translate(SENTENCES[:5])), expected)
     assert default.engine == "onnxruntime"
+    assert model_files(settings)["verifier 2"] == str(world / "wide.pt"), "resuming knows it"
     one = list(load_translator(alone).translate(SENTENCES[:5]))
     assert [result.text for result in one] != [result.text for result in expected]
-    with pytest.raises(ValueError, match="an ensemble needs --beam 2"):
+    with pytest.raises(ValueError, match="ensembles have beam search alone"):
         replace(settings, beam=1, nbest=1)
 
 

@@ -167,6 +167,17 @@ def make_bart(folder: Path, seed: int = 1, forced: bool = True, **options: Any) 
     return model.double()
 
 
+def saved_model(kind: Any, config: Any, folder: Path, seed: int) -> Any:
+    """Save a random model with learned positions; return it in float64."""
+    torch.manual_seed(seed)  # of positions
+    model = randomise(kind(config), seed, 0.7, 0.7)
+    # For outputs of several lengths.
+    model.final_logits_bias[0, 2] = 9
+    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
+    model.save_pretrained(folder)
+    return model.double()
+
+
 def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: Any) -> Any:
     """Save a random mBART of 25 or 52 languages; return the model in float64."""
     transformers = import_transformers()
@@ -176,12 +187,7 @@ def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: Any) -> 
     if count > 25:
         base["decoder_start_token_id"] = 2
     config = transformers.MBartConfig(**{**SIZES, **base, **options})
-    torch.manual_seed(seed)  # of positions
-    model = randomise(transformers.MBartForConditionalGeneration(config), seed, 0.7, 0.7)
-    model.final_logits_bias[0, 2] = 9
-    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
-    model.save_pretrained(folder)
-    return model.double()
+    return saved_model(transformers.MBartForConditionalGeneration, config, folder, seed)
 
 
 def make_plbart(folder: Path, seed: int = 1) -> Any:
@@ -195,12 +201,7 @@ def make_plbart(folder: Path, seed: int = 1) -> Any:
     languages = ["__java__", "__python__", "__en_XX__"]
     size = len([*special, *names, *languages, "<mask>"])
     config = transformers.PLBartConfig(**SIZES, vocab_size=size)
-    torch.manual_seed(seed)  # of positions
-    model = randomise(transformers.PLBartForConditionalGeneration(config), seed, 0.7, 0.7)
-    model.final_logits_bias[0, 2] = 9
-    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
-    model.save_pretrained(folder)
-    return model.double()
+    return saved_model(transformers.PLBartForConditionalGeneration, config, folder, seed)
 
 
 def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) -> Any:

@@ -111,7 +111,8 @@ class OnnxRuntimeEngine:
         with ExitStack() as stack:
             if self._precision == "int8":
                 bits = weight_bits(processor_name(), platform.machine())
-                stack.enter_context(int8_products(step.projections, bits, step.by_token))
+                rounded = [item for item in step.projections if item not in step.exact]
+                stack.enter_context(int8_products(rounded, bits, step.by_token))
             give_back()  # of quantising, and of the step before
             content = exported.export()
         options = self._runtime.SessionOptions()

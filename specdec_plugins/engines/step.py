@@ -32,6 +32,9 @@ class Step(nn.Module):
     #: a call has many tokens.
     by_token = False
 
+    #: Those of them that int8 engines are to compute in float32 all the same.
+    exact: Sequence[Projection] = ()
+
     #: The names of large tensors that are only indexed; an engine may read them in place.
     lookups: Sequence[str] = ()
 

@@ -207,7 +207,7 @@ def _build_generator(
         assert verifier is not None
         verifiers = [verifier, *models.others]
         return build_beam_search(settings, task, verifiers, engines.verifier)
-    if writes(settings) and verifier is not None:
+    if verifier is not None and writes(settings, verifier):
         check_supported(verifier)
         penalties = {target.unk(): settings.limits.unkpen}
         writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.hypotheses import total_score
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.decoding.steps.encoder import SourceReader
+from specdec_plugins.decoding.steps.encoder import SourceReader, embeds_as_stock, is_stock
 from specdec_plugins.decoding.target_prefix import read_prefix, with_prefix
 from specdec_plugins.engines.choice import choose_engine
 from specdec_plugins.engines.writer.writer import Sentence, Writer
@@ -27,12 +27,14 @@ MAX_ROWS = 4
 ENCODER = "int8"
 
 
-def writes(settings: Settings) -> bool:
-    """Return whether the writer is to decode, if it can run the verifier."""
+def writes(settings: Settings, verifier: TransformerModelBase) -> bool:
+    """Return whether the writer is to decode, if it can run the verifier's decoder."""
     greedy = settings.strategy in TRACED and settings.kind is None
     int8 = settings.precision == "int8" and settings.engine == "auto"
     each_token = settings.rule.draws or settings.trace or settings.limits.repetition_penalty != 1
-    return greedy and int8 and settings.batch <= MAX_ROWS and not each_token
+    encoder = verifier.encoder
+    stock = is_stock(encoder) and embeds_as_stock(encoder)
+    return greedy and int8 and stock and settings.batch <= MAX_ROWS and not each_token
 
 
 class WriterGenerator(BatchGenerator):

@@ -339,3 +339,12 @@ def test_weights_have_7_bits_where_products_saturate(
     processor: str, machine: str, bits: int
 ) -> None:
     assert weight_bits(processor, machine) == bits
+
+
+def test_what_is_to_be_exact_is_not_rounded() -> None:
+    step = OneProduct(by_token=True)
+    step.exact = step.projections
+    x = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(4))
+    expected = step(x)
+    found = OnnxRuntimeEngine("int8").prepare(step)(x)
+    torch.testing.assert_close(found, expected)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples
+from conftest import examples, make_verifier
 from helpers.runs.inference_runs import SENTENCES, RunScript, make_settings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from specdec_plugins.decoding.build import made_up
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Translation, Translator, load_translator
-from specdec_plugins.inference.writer_backend import MAX_ROWS
+from specdec_plugins.inference.writer_backend import MAX_ROWS, writes
 
 pytestmark = pytest.mark.skipif(
     kernel.FAMILY is None, reason="the processor has none of the writer's instructions"
@@ -65,6 +65,16 @@ def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path
 )
 def test_the_loop_decodes_the_rest(world: Path, options: dict[str, Any]) -> None:
     assert load(world, **options).engine == "onnxruntime"
+
+
+@pytest.mark.parametrize("method", ["forward", "forward_embedding"])
+def test_the_loop_runs_an_encoder_of_another_kind(world: Path, method: str) -> None:
+    settings = make_settings(world, strategy="AR", precision="int8", engine="auto")
+    verifier = make_verifier()
+    assert writes(settings, verifier)
+    encoder = verifier.encoder
+    encoder.__class__ = type("Other", (type(encoder),), {method: lambda *_: None})
+    assert not writes(settings, verifier)
 
 
 @examples(25)

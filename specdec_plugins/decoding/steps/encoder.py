@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.steps.cache import KVCache, room
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.step import CachedStep, Step
+from specdec_plugins.engines.step import CachedStep, Results, Step
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
     additive,
+    position_table,
     positioned,
     source_mask,
     source_memory,
@@ -36,17 +37,41 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
     An encoder or layer with another forward pass than fairseq's runs as it is.
     """
-    is_stock = same_methods(
-        encoder, TransformerEncoderBase, "forward", "forward_scriptable"
-    ) and all(
+    if is_stock(encoder):
+        return StockEncoder(encoder, engine)
+    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
+
+
+def is_stock(encoder: TransformerEncoderBase) -> bool:
+    """Return whether an encoder and its layers have fairseq's own forward passes."""
+    return same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
     )
-    if is_stock:
-        return StockEncoder(encoder, engine)
-    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
+
+
+def embeds_as_stock(encoder: TransformerEncoderBase) -> bool:
+    """Return whether :func:`embedded` embeds tokens as an encoder does."""
+    return same_methods(encoder, TransformerEncoderBase, "forward_embedding")
+
+
+def embedded(
+    encoder: TransformerEncoderBase, tokens: Tensor, positions: Tensor, table: Tensor | None
+) -> Tensor:
+    """Return ``(rows, source, channels)`` embeddings by tensor code alone.
+
+    Args:
+        tokens: ``(rows, source)``; ``positions``: the same, or ``(source,)``, from 0.
+        table: a :func:`position_table`; None: the encoder has no positions.
+    """
+    x = encoder.embed_scale * encoder.embed_tokens(tokens)
+    if table is not None:
+        x = positioned(x, positions, table)
+    if encoder.layernorm_embedding is not None:
+        x = encoder.layernorm_embedding(x)
+    return x if encoder.quant_noise is None else encoder.quant_noise(x)
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
@@ -62,7 +87,7 @@ class StockEncoder:
         self._masks = engine.whole_cache
         self._run = engine.prepare(EncoderStep(model))
         #: True if :meth:`masked` embeds tokens as the model does.
-        self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
+        self.recordable = embeds_as_stock(model)
 
     def __call__(self, tokens: Tensor, lengths: Tensor) -> EncoderOut:
         """See :data:`Encode`."""
@@ -91,15 +116,8 @@ class StockEncoder:
             visible: ``(rows, source)`` False for padding; ``mask``: the same, additive.
             table: a :func:`position_table`.
         """
-        model = self.model
-        x = model.embed_scale * model.embed_tokens(tokens)
-        if table is not None:
-            positions = (visible.cumsum(1) - 1).clamp(min=0)
-            x = positioned(x, positions, table)
-        if model.layernorm_embedding is not None:
-            x = model.layernorm_embedding(x)
-        if model.quant_noise is not None:
-            x = model.quant_noise(x)
+        positions = (visible.cumsum(1) - 1).clamp(min=0)
+        x = embedded(self.model, tokens, positions, table)
         (states,) = self._run(x * visible[..., None], mask)
         return states.transpose(0, 1)
 
@@ -154,20 +172,59 @@ class MemoryStep(Step):
         return (torch.ones(tokens, rows, int(attention.kdim)),)
 
 
-class SourceReader:
-    """An encoder, and the keys and values of a decoder's cross-attention."""
+class SourceStep(Step):
+    """The reading of a source of one row: from tokens to keys and values of cross-attention."""
 
-    def __init__(self, verifier: TransformerModelBase, engine: Engine) -> None:
-        """``engine``: runs both."""
+    transient = 1
+    by_token = True
+    lookups = ("encoder.embed_tokens.weight",)
+
+    def __init__(self, model: TransformerModelBase) -> None:
+        """``model``: one whose encoder :func:`is_stock` and :func:`embeds_as_stock`."""
+        super().__init__()
+        self.encoder = model.encoder
+        self._encode = EncoderStep(model.encoder)
         with torch.no_grad():
-            layers = [DecoderLayerRunner(layer, True) for layer in verifier.decoder.layers]
-        self._encode = frozen_encoder(verifier.encoder, engine)
-        self._memory = engine.prepare(MemoryStep(layers))
+            layers = [DecoderLayerRunner(layer, True) for layer in model.decoder.layers]
+        self._read = MemoryStep(layers)
+        # In int8 they would change every fifth line that changes now, to save a twentieth of the
+        # time (docs/engines.md).
+        self.exact = self._read.projections
+        self.projections = [*self._encode.projections, *self.exact]
+
+    def forward(self, tokens: Tensor, positions: Tensor, table: Tensor | None) -> Results:
+        """Return ``(layers, 2, 1, heads, source, dim)``.
+
+        Args:
+            tokens: ``(1, source)``, EOS included, without padding.
+            positions: ``(1, source)`` from 0.
+            table: a :func:`position_table`; None: the encoder has no positions.
+        """
+        (states,) = self._encode(embedded(self.encoder, tokens, positions, table), None)
+        memory: Results = self._read(states.transpose(0, 1))
+        return memory
+
+    def example(self, rows: int, tokens: int, others: int) -> tuple[Tensor | None, ...]:
+        encoder = self.encoder
+        table = position_table(encoder.embed_positions, others + 2, encoder.padding_idx)
+        return torch.ones(1, tokens, dtype=torch.long), torch.arange(tokens)[None], table
+
+
+class SourceReader:
+    """The reading of sources one by one, in as few calls as there are sources."""
+
+    def __init__(self, model: TransformerModelBase, engine: Engine) -> None:
+        """See :class:`SourceStep`; the engine runs it."""
+        encoder = model.encoder
+        self._table = position_table(
+            encoder.embed_positions, int(encoder.max_source_positions), encoder.padding_idx
+        )
+        self._positions = torch.arange(int(encoder.max_source_positions))[None]
+        self._run = engine.prepare(SourceStep(model))
 
     def read(self, tokens: Tensor) -> Tensor:
         """Return ``(layers, 2, heads, source, dim)`` for a source ``(source,)``, EOS included."""
-        encoder_out = self._encode(tokens[None], torch.tensor([len(tokens)]))
-        (memory,) = self._memory(encoder_out["encoder_out"][0])
+        (memory,) = self._run(tokens[None], self._positions[:, : len(tokens)], self._table)
         return memory[:, :, 0]
 
 

@@ -9,8 +9,17 @@ import torch
 from conftest import make_verifier
 from helpers.models.drafters import make_targets
 
-from specdec_plugins.decoding.steps.encoder import frozen_encoder
+from specdec_plugins.decoding.steps.encoder import (
+    EncoderStep,
+    MemoryStep,
+    SourceReader,
+    SourceStep,
+    embedded,
+    frozen_encoder,
+)
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
+from specdec_plugins.models.layers import DecoderLayerRunner, source_memory
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -71,3 +80,46 @@ def test_what_is_of_another_kind_is_run_as_it_is(part: str, method: str) -> None
     loud = frozen_encoder(encoder, EagerEngine())(source, lengths)["encoder_out"][0]
     assert not torch.allclose(loud, quiet)
     torch.testing.assert_close(loud, encoder(source, src_lengths=lengths)["encoder_out"][0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"encoder_normalize_before": True, "encoder_learned_pos": True},
+        {"layernorm_embedding": True, "no_scale_embedding": True},
+        {"no_token_positional_embeddings": True},
+    ],
+    ids=lambda settings: "-".join(settings) or "post-norm",
+)
+@pytest.mark.parametrize("engine", [EagerEngine, OnnxRuntimeEngine])
+def test_a_source_is_read_from_its_tokens(engine: Any, settings: dict[str, Any]) -> None:
+    verifier = make_verifier(**settings).to(engine().dtype)
+    decoder = verifier.decoder
+    reader = SourceReader(verifier, engine())
+    for length in (5, 1, 9, 5):
+        source = make_targets([length], seed=length)
+        with torch.no_grad():
+            states = verifier.encoder(source, torch.tensor([length]))["encoder_out"][0]
+            layers = [DecoderLayerRunner(layer) for layer in decoder.layers]
+            expected = source_memory(layers, states)[:, :, 0]
+            found = reader.read(source[0])
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_int8_reads_exact_keys_and_values() -> None:
+    """Rounding is the encoder's alone."""
+    verifier = make_verifier().float()
+    step = SourceStep(verifier)
+    tokens = make_targets([9], seed=1)
+    inputs = (tokens, torch.arange(9)[None], step.example(1, 9, 9)[2])
+    engine = OnnxRuntimeEngine("int8")
+    with torch.no_grad():
+        (expected,) = step(*inputs)
+        x = embedded(step.encoder, *inputs)
+        memory = MemoryStep([DecoderLayerRunner(layer) for layer in verifier.decoder.layers])
+    (states,) = engine.prepare(EncoderStep(step.encoder))(x, torch.zeros(1, 1, 1, 9))
+    (rounded,) = memory(states.transpose(0, 1))
+    (found,) = engine.prepare(step)(*inputs)
+    torch.testing.assert_close(found, rounded)
+    assert (found - expected).norm() > 1e-4 * expected.norm()

@@ -34,9 +34,9 @@ CEILINGS = {
     "cli": 665,
     "criterions": 195,
     "data": 45,
-    "decoding": 2835,
+    "decoding": 2840,
     "engines": 1065,
-    "evaluation": 800,
+    "evaluation": 825,
     "files": 315,
     "host": 135,
     "inference": 1635,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_625
+MAX_WEIGHT = 11_660
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -12,8 +12,9 @@ import torch
 from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 from specdec_plugins.files.errors import counted
 
-#: Parts of a run's time; the rest is reported as "other".
 PHASES = ("encode", "draft", "control", "verify")
+#: A run's time that no phase takes.
+OTHER = "other"
 COUNTS = (
     *("committed_tokens", "steps", "drafted_tokens", "verified_tokens", "accepted_tokens"),
     *("verifier_calls", "drafter_calls"),
@@ -124,12 +125,15 @@ class DecodingStatistics(Observer):
         """Rejected drafted tokens per committed token."""
         return (self.drafted_tokens - self.accepted_tokens) / max(self.committed_tokens, 1)
 
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each phase, and of all else."""
+        phases = {phase: self.phase_seconds[phase] for phase in PHASES}
+        return {**phases, OTHER: max(0.0, self.total_seconds - sum(phases.values()))}
+
     def report(self) -> dict[str, object]:
         """Return all figures, under the names that the documentation uses."""
         total = self.total_seconds
         latencies = 1000 * np.array(self.latencies or [0.0])
-        phases = {phase: self.phase_seconds[phase] for phase in PHASES}
-        rest = max(0.0, total - sum(phases.values()))
         # Quantiles are nearest ranks.
         median, late = np.quantile(latencies, (0.5, 0.9), method="inverted_cdf").tolist()
         return {
@@ -137,7 +141,7 @@ class DecodingStatistics(Observer):
                 name: getattr(self, name)
                 for name in ("sentences", "forced_tokens", *COUNTS, *RATES, "acceptance_histogram")
             },
-            "seconds": {**phases, "other": rest, "total": total},
+            "seconds": {**self.parts(), "total": total},
             "tokens_per_second": self.committed_tokens / total if total else 0.0,
             "latency_ms": {"p50": median, "p90": late, "mean": float(latencies.mean())},
         }

@@ -52,6 +52,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[str]
     #: Peak of the process, on a GPU of its tensors, in bytes.
     memory: int | None = None
+    #: Seconds of each phase of decoding; none if the system tells none.
+    parts: dict[str, float] = {}
     #: Counts of tokens, steps and calls, as far as the system tells them.
     counts: dict[str, int] = {}
     #: Figures of each sentence, in the order of the text; none if the system tells none.

@@ -1,4 +1,4 @@
-"""Plots of an experiment: speed, and verifier calls against discarded tokens."""
+"""Plots of an experiment: speed, where time goes, and verifier calls against discarded tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from specdec_plugins.decoding.statistics import OTHER, PHASES
+from specdec_plugins.evaluation.experiment import Run
 from specdec_plugins.evaluation.table import Result
 from specdec_plugins.files.output import whole_file
 
@@ -23,6 +25,8 @@ COLORS = (
     *("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999", "#000000"),
     *("#882255", "#AA4499", "#DDCC77", "#332288"),
 )
+#: The one part of a sentence's time of a system that tells none.
+WHOLE = "whole"
 
 
 def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[str, Figure]]:
@@ -37,7 +41,11 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
 
     drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
     speed = partial(_speed, baseline=baseline)
-    for name, panel, shown in (("speed", speed, groups), ("pareto", _pareto, drafting)):
+    for name, panel, shown in (
+        ("speed", speed, groups),
+        ("parts", _parts, groups),
+        ("pareto", _pareto, drafting),
+    ):
         filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
@@ -67,6 +75,25 @@ def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.35)  # for the labels
     axes.set_xlabel(f"times as fast as {baseline} (milliseconds a sentence)")
+
+
+def _parts(axes: Axes, group: Sequence[Result]) -> None:
+    """Draw the milliseconds of a sentence by phase: medians over rounds."""
+    ends = [0.0] * len(group)
+    for part, color in zip((*PHASES, OTHER, WHOLE), COLORS):
+        widths = [median(_milliseconds(run, part) for run in result.runs) for result in group]
+        axes.barh(range(len(group)), widths, left=ends, color=color, label=part)
+        ends = [end + width for end, width in zip(ends, widths)]
+    axes.set_yticks(range(len(group)), [result.system for result in group])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds a sentence")
+    axes.legend(loc="lower right")
+
+
+def _milliseconds(run: Run, part: str) -> float:
+    """Return those of a part of a sentence; all of a system that tells no parts is whole."""
+    parts = run.parts or {WHOLE: run.seconds}
+    return 1000 * parts.get(part, 0.0) / len(run.outputs)
 
 
 def _pareto(axes: Axes, group: Sequence[Result]) -> None:

@@ -40,6 +40,8 @@ class TranslatorJob:
             outputs += [result.text for result in results]
             sentences += [self._figures(result, seconds) for result in results]
         figures: JsonObject = {"engine": translator.engine, "precision": translator.precision}
+        if log.phase_seconds:
+            figures["parts"] = log.parts()
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
         if self.settings.strategy != FAIRSEQ and not self.settings.searched:

@@ -68,12 +68,16 @@ class WriterGenerator(BatchGenerator):
         limits = self._limits.max_lengths(list(map(len, sources)), self.positions)
         prefixes, counts, limits = read_prefix(net_input, limits, self._pad, self._eos)
         first = self._eos if bos_token is None else bos_token
+        clock = self.statistics.clock(sources[0].device)
         rows = []
         with self._engine.running():
             for source, prefix, count, limit in zip(sources, prefixes.tolist(), counts, limits):
-                # The token after the last one is chosen, too, where it is to be EOS.
-                sentence = self._writer.sentence(self._reader.read(source), first, limit + 1)
-                rows.append([self._hypothesis(sentence, prefix[:count], limit)])
+                with clock.phase("encode"):
+                    memory = self._reader.read(source)
+                with clock.phase("verify"):
+                    # The token after the last one is chosen, too, where it is to be EOS.
+                    sentence = self._writer.sentence(memory, first, limit + 1)
+                    rows.append([self._hypothesis(sentence, prefix[:count], limit)])
         return rows
 
     def _hypothesis(self, sentence: Sentence, prefix: list[int], limit: int) -> Hypothesis:

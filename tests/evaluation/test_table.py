@@ -147,15 +147,30 @@ def test_bars_are_ratios_to_the_baseline(matplotlib: Any) -> None:
     assert "times as fast as tree" in axes.get_xlabel()
 
 
+def test_parts_of_a_sentences_time_are_stacked(matplotlib: Any) -> None:
+    """Each system's lie end to end; all of one that tells none is one bar."""
+    spent = {"encode": 0.25, "draft": 0.5, "control": 0.0, "verify": 0.125, "other": 0.125}
+    runs = [make_run("fairseq@beam=1", seconds=3.0), make_run("tree", parts=spent)]
+    groups = results(make_experiment("fairseq@beam=1", "tree"), runs)
+    (axes,) = dict(draw(groups, "tree"))["parts"].axes
+    parts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert parts == [*spent, "whole"]
+    bars = {(bar.get_y() > 0.5, bar.get_x(), bar.get_width()) for bar in axes.patches}
+    shown = {bar for bar in bars if bar[2]}
+    # Of two sentences; the milliseconds at which a bar begins, and its length.
+    tree = {(True, 0, 125), (True, 125, 250), (True, 375, 62.5), (True, 437.5, 62.5)}
+    assert shown == {(False, 0, 1500), *tree}
+
+
 def test_plots(tmp_path: Path, matplotlib: Any) -> None:
     experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
     assert not list(draw(results(experiment, runs), "AR"))  # of one point
     runs += [make_run("tree")]
-    assert [name for name, _ in draw(results(experiment, runs), "AR")] == ["speed"]
+    assert [name for name, _ in draw(results(experiment, runs), "AR")] == ["speed", "parts"]
     runs += [make_run("constant")]
     figures = dict(draw(results(experiment, runs), "AR"))
-    assert list(figures) == ["speed", "pareto"]
+    assert list(figures) == ["speed", "parts", "pareto"]
     for name, figure in figures.items():
         save_figure(figure, tmp_path / name)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

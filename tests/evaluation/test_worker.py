@@ -17,6 +17,8 @@ from helpers.runs.fake_jobs import EchoJob
 
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import PHASES
+from specdec_plugins.engines.writer import kernel
 from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.translator_system import TranslatorJob
 from specdec_plugins.evaluation.worker import Sentence, SystemProcess
@@ -127,6 +129,33 @@ def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: P
             assert sum(figures.mismatched for figures in sentences) == wasted
         else:
             assert calls == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"controller": Constant()}, {*PHASES, "other"}),
+        ({"strategy": "AR"}, {*PHASES, "other"}),
+        pytest.param(
+            {"strategy": "AR", "precision": "int8", "engine": "auto"},
+            {"encode", "verify", "other"},
+            marks=pytest.mark.skipif(
+                kernel.FAMILY is None, reason="the processor has none of the writer's instructions"
+            ),
+        ),
+        ({"strategy": "fairseq"}, set()),
+    ],
+    ids=str,
+)
+def test_parts_make_up_a_runs_time(changes: Any, parts: set[str], tmp_path: Path) -> None:
+    """Of the writer's, too; stock fairseq tells none."""
+    settings = Settings.of_model(save_pair(tmp_path), **{"engine": "eager", **changes})
+    job = TranslatorJob(settings, [[Sentence(Line(1, "w3 w4 w5"), [], 0)]])
+    job.load()
+    decoded = job.decode(1, 1)
+    found = decoded.figures.get("parts", {})
+    assert sum(found.values()) == pytest.approx(decoded.seconds if parts else 0)
+    assert {name for name, seconds in found.items() if seconds > 0} == parts
 
 
 def test_a_process_has_nothing_in_it_that_only_other_tasks_need() -> None:

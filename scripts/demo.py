@@ -32,7 +32,8 @@ from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translation, Translator, load_translator
 from specdec_plugins.inference.systems import parse_system
-from specdec_plugins.jobs import LOADING, progress
+from specdec_plugins.jobs import progress
+from specdec_plugins.jobs.loading import load
 from specdec_plugins.machine import choose_threads
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,8 +87,7 @@ def main(argv: list[str]) -> None:
     sources = read_text(str(ROOT / "data" / text), args.lines)
     choose_threads()
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
-    with progress(False, LOADING):
-        ours = load_translator(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
+    ours = load(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
     put(MARKS.format(*DRAFTED))
     for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
         show(source.text, translation)

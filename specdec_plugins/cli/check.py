@@ -30,12 +30,12 @@ from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference import Settings, Translator
 from specdec_plugins.inference.flags import add_verifier_flags, settings_of_verifier
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import parse_system
-from specdec_plugins.jobs import LOADING, progress
+from specdec_plugins.jobs.loading import load
 from specdec_plugins.machine import processor_name
 from specdec_plugins.verifiers.folder import is_folder
 from specdec_plugins.verifiers.reference import greedy_output
@@ -71,8 +71,7 @@ def main(argv: Sequence[str]) -> int:
         lines = read_text(args.input_path, args.lines)
     else:  # words of the dictionary are segmented already
         base = replace(base, tokenizer=None, bpe=None)
-    with progress(False, LOADING):
-        judge = load_translator(replace(base, precision="float64", engine="eager"))
+    judge = load(replace(base, precision="float64", engine="eager"))
     lines = lines or made_lines(judge, args)
     put("\n".join(describe_verifier(judge)) + "\n")
     lines = [line for line in lines if line.text.strip()]
@@ -173,7 +172,7 @@ def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> i
 
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[list[str]], str, str]:
     """Return the outputs, the engine and precision, and the milliseconds a line."""
-    translator = load_translator(settings)
+    translator = load(settings)
     decode(translator, lines[:1])
     before = translator.statistics.total_seconds
     outputs = decode(translator, lines)

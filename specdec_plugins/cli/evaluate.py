@@ -29,12 +29,13 @@ from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import Settings
 from specdec_plugins.inference.backends import convert_verifier, obstacle
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.jobs import progress
+from specdec_plugins.jobs.loading import load
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -114,7 +115,7 @@ def prepare(
     for name in converted:
         if reason := obstacle(systems[name]):
             raise ValueError(f"--systems {name}: {reason}")
-    translator = load_translator(replace(base, **PLAIN))
+    translator = load(replace(base, **PLAIN), args.no_progress_bar)
     model = None
     if converted:
         model = folder

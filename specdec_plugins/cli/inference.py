@@ -31,7 +31,8 @@ from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
 from specdec_plugins.inference.tuned_modes import as_tuned
-from specdec_plugins.jobs import LOADING, progress
+from specdec_plugins.jobs import progress
+from specdec_plugins.jobs.loading import load
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
 from specdec_plugins.machine import choose_threads
 
@@ -94,8 +95,7 @@ def _translate_lines(args: argparse.Namespace, settings: Settings) -> None:
             check_drafts(str(lines.drafts.path), lines.path)
         about = describe_run(settings, args.seed, lines)
         resume = Resume(output, about, args.resume)
-        with progress(args.no_progress_bar, LOADING):
-            translator = load_translator(settings)
+        translator = load(settings, args.no_progress_bar)
         if describe_run(settings, args.seed, lines) != about:
             raise InferenceError("a model or the input was replaced while it was read; run again")
 

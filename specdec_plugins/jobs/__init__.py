@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 CLOCK = "{desc} ({elapsed})"
 COUNTS = "{desc} {n_fmt}/{total_fmt} {unit} ({elapsed})"
-LOADING = "loading and compiling the models, about 10 s, more for large ones"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def test_precious_files_stay(
     """Refused in one line before anything is read, by whatever name."""
     if script == "translate_corpus":
         pytest.importorskip("ray")
-        monkeypatch.setattr(translate_corpus, "load_translator", pytest.fail)
+        monkeypatch.setattr(translate_corpus, "load", pytest.fail)
     for name in (*MODELS, "in.txt"):
         (tmp_path / name).write_text(f"precious {name}\n")
     (tmp_path / "segmentation.json").write_text('{"tokenizer": "space"}')

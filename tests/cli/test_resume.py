@@ -123,12 +123,12 @@ def test_a_model_that_is_replaced_while_it_is_loaded(
     path = tmp_path / "verifier.pt"
     path.write_bytes((world / "verifier.pt").read_bytes())
 
-    def load_and_replace(settings: Settings) -> Translator:
+    def load_and_replace(settings: Settings, quiet: bool) -> Translator:
         translator = load_translator(settings)
         path.write_bytes((world / "nameless.pt").read_bytes())
         return translator
 
-    monkeypatch.setattr(inference, "load_translator", load_and_replace)
+    monkeypatch.setattr(inference, "load", load_and_replace)
     assert run(AR_path=str(path)) == 1
     assert not (tmp_path / "out.txt").exists()
 

@@ -19,12 +19,13 @@ from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import Settings
 from specdec_plugins.inference.backends import obstacle
 from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION, files_in_folder
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.inference.systems import parse_system
+from specdec_plugins.jobs.loading import load
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.jobs.make_pair.training import BEST, watch
@@ -57,7 +58,7 @@ def check(job: PairJob, _done: Done) -> JsonObject:
         verifier.as_transformer,
         job.half,
     )
-    translator = load_translator(job.settings())
+    translator = load(job.settings(), job.quiet)
     decoder = translator.verifier.decoder
     widths = {decoder.embed_tokens.embedding_dim, decoder.layers[0].embed_dim}
     if widths != {decoder.output_embed_dim}:
@@ -104,8 +105,8 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
     plain: JsonObject = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
     pair = replace(pair, **plain)
     stock = replace(job.verifier, **plain, ar_path=str(checkpoint), strategy="fairseq", beam=1)
-    outputs = decode(load_translator(pair), lines, job.quiet)
-    expected = decode(load_translator(stock), lines, job.quiet)
+    outputs = decode(load(pair, job.quiet), lines, job.quiet)
+    expected = decode(load(stock, job.quiet), lines, job.quiet)
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
 
@@ -181,7 +182,7 @@ def measure(job: PairJob, _done: Done) -> JsonObject:
     whole = Settings.of_model(layout.pair, batch=16, device=job.verifier.device)
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8"):
-        translator = load_translator(parse_system(name, whole))
+        translator = load(parse_system(name, whole), job.quiet)
         decode(translator, lines, job.quiet)
         lengths[name] = translator.statistics.acceptance_length
     compared = lines[:COMPARED]

@@ -14,8 +14,8 @@ from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.output import JsonObject, whole_file, write_whole
-from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.jobs.loading import load
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 
 #: Limits of an output by its source: a longer one is no translation, and is left out.
@@ -54,7 +54,7 @@ def segment(job: PairJob, _done: Done) -> JsonObject:
 
     Returns the files, the number of lines of each kind, and of lines that are too long.
     """
-    codec = load_translator(job.settings()).codec
+    codec = load(job.settings(), job.quiet).codec
     layout = job.layout
     facts = Counter[str]()
     count = sum(1 for _ in worded_lines(job.sources))

@@ -30,7 +30,7 @@ def write(path: Path, lines: list[str]) -> None:
 def segmented(job: PairJob) -> Any:
     words = make_dictionary()
     translator = SimpleNamespace(codec=TextCodec(words, words, longest=10))
-    with patch.object(text, "load_translator", lambda _: translator):
+    with patch.object(text, "load", lambda *_: translator):
         return text.segment(job, {})
 
 

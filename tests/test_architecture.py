@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 825,
     "files": 315,
     "host": 135,
-    "inference": 1635,
+    "inference": 1660,
     "jobs": 705,
     "models": 940,
     "serve": 455,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_660
+MAX_WEIGHT = 11_690
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

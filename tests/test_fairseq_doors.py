@@ -20,6 +20,7 @@ from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import Settings, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "specdec_plugins"
@@ -166,6 +167,7 @@ BEAMS = (
     "--beam 4 --unnormalized --no-repeat-ngram-size 2",
     "--beam 4 --diversity-rate 0.5 --prefix-size 1",
     "--beam 3 --print-alignment",
+    "--beam 3 --print-alignment soft",
 )
 
 
@@ -256,6 +258,27 @@ def test_interactive(trained: Trained, capsys: pytest.CaptureFixture[str]) -> No
     lines = by_letter(capsys.readouterr().out)
     assert in_order(lines["D"]) == trained.translate()
     assert len(lines["P"]) == len(lines["W"]) == len(trained.source)
+
+
+def test_alignments_of_a_shipped_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    """From Python they are those of stock fairseq's ``fairseq-interactive``, 30 lines of text."""
+    pair = ROOT / "checkpoints" / "multi30k.en-de"
+    text = ROOT / "data" / "captions.en"
+    run_interactive(
+        f"{pair} --task translation -s en -t de --cpu --path {pair}/verifier.pt --beam 5 --nbest 3 "
+        f"--tokenizer moses --bpe subword_nmt --bpe-codes {pair}/codes --buffer-size 8 "
+        f"--batch-size 1 --print-alignment --input {text}"
+    )
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("A-")]
+    settings = Settings.of_model(pair, beam=5, nbest=3, batch=8, print_alignment="hard")
+    lines = text.read_text("utf-8").splitlines()[:30]
+    translator = load_translator(settings)
+    for row, found in enumerate(translator.translate(lines)):
+        words = translator.codec.segment(lines[row]).split()
+        for place, hypothesis in enumerate(found.hypotheses):
+            assert max(source for source, _ in hypothesis.alignment) < len(words)
+            pairs = " ".join(f"{source}-{target}" for source, target in hypothesis.alignment)
+            assert printed[3 * row + place] == f"A-{row}\t{pairs}"
 
 
 def test_interactive_with_constraints(

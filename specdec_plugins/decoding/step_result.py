@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import Tensor
 
@@ -97,7 +97,8 @@ class Hypothesis(TypedDict, total=False):
     score: Tensor
     positional_scores: Tensor
     attention: Tensor
-    alignment: Tensor
+    #: Empty unless fairseq's search was asked for it.
+    alignment: Tensor | Sequence[Any]
     steps: int
     #: The number of drafted tokens that each step committed.
     accepted: list[int]

@@ -136,12 +136,14 @@ def build_beam_search(
     options = Namespace(
         **{**vars(limits), **settings.rule.values, **settings.search_options},
         beam=settings.beams,
+        print_alignment=settings.print_alignment,
         unnormalized=not limits.normalize_scores,
     )
     # Our own task would let our engine answer in any case.
     build = partial(FairseqTask.build_generator, task)
     if settings.searched:
         check_stock_search(vars(options))
+    if not settings.stock_model:
         model = EngineModel(verifiers, task.target_dictionary.pad(), engine)
         return BeamSearchGenerator(build(model, options), Engines.both(engine))
     for verifier in verifiers:
@@ -167,6 +169,7 @@ def obstacle(settings: Settings) -> str | None:
         "a repetition penalty": limits.repetition_penalty != 1,
         "scores that are not normalised": settings.beams > 1 and not limits.normalize_scores,
         "options of fairseq's search": bool(settings.search_options),
+        "an alignment": settings.print_alignment is not None,
         "an ensemble": bool(settings.ensemble),
     }
     return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,3 +16,7 @@ class Hypothesis:
     score: float | None
     #: The log-probability of each token, EOS included; empty by CTranslate2.
     positional_scores: list[float]
+    #: With ``print_alignment="hard"`` pairs of indices, a source token and the target token that
+    #: attends most to it; EOS is not counted. With ``"soft"`` the attention of each target token to
+    #: each source token, both with EOS.
+    alignment: list[tuple[int, int]] | list[list[float]] = field(default_factory=list)

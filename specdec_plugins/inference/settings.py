@@ -63,6 +63,8 @@ class Settings(RunOptions):
     )
     #: Options of fairseq's search under fairseq's names (``no_repeat_ngram_size``, …).
     search_options: Mapping[str, object] = field(default_factory=dict)
+    #: fairseq's ``--print-alignment`` for :attr:`Hypothesis.alignment`: hard or soft; None: none.
+    print_alignment: str | None = option(None, "", choices=("hard", "soft"))
     #: Checkpoints of the other verifiers of an ensemble, for fairseq's search.
     ensemble: Sequence[str] = ()
     #: The name of a kind of draft, or a file; ``texts``: those of :attr:`Line.draft`.
@@ -103,6 +105,7 @@ class Settings(RunOptions):
                 f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "
                 "multiply its arithmetic; give --beam 1"
             )
+        self._check_alignment()
         kind = self.kind
         strategy = self.strategy
         controller = self.controller.name
@@ -132,6 +135,7 @@ class Settings(RunOptions):
         of_lines = {
             "--trace": self.trace,
             f"--nbest {self.nbest}": self.nbest > 1,
+            f"--print-alignment {self.print_alignment}": self.print_alignment is not None,
             f"--drafts {self.drafts}": self.drafts_path is not None,
         }
         for flag, is_of_lines in of_lines.items():
@@ -146,6 +150,16 @@ class Settings(RunOptions):
             models = ":".join([str(self.ar_path), *self.ensemble])
             raise ValueError(f"--path {models}: ensembles have beam search alone: --beam 2 or more")
         check_drafter(*self.engines)
+
+    def _check_alignment(self) -> None:
+        """Refuse alignments where no search has fairseq's own model, which knows its attention."""
+        if self.print_alignment is None:
+            return
+        flag = f"--print-alignment {self.print_alignment}"
+        if not self.searched and self.strategy != "fairseq":
+            raise ValueError(f"{flag}: is of beams; give --beam 2 or more")
+        if self.searched and self.engine not in ("auto", "eager"):
+            raise ValueError(f"{flag}: not by --engine {self.engine}; give --engine eager")
 
     @classmethod
     def of_model(cls, model: Path, **options: object) -> Settings:
@@ -178,8 +192,13 @@ class Settings(RunOptions):
 
     @property
     def searched(self) -> bool:
-        """True if fairseq's search decodes, on our engine."""
+        """True if fairseq's search decodes in place of our own loop."""
         return self.strategy in TRACED and (self.beams > 1 or bool(self.search_options))
+
+    @property
+    def stock_model(self) -> bool:
+        """True if fairseq's search asks fairseq's own model, not our engine."""
+        return self.strategy == "fairseq" or self.print_alignment is not None
 
     @property
     def kind(self) -> DraftKind | None:
@@ -225,7 +244,7 @@ class Settings(RunOptions):
         """The engine that runs the models, its precision, the drafter's, and the device."""
         if self.by_ctranslate2:  # which takes the model as PyTorch has it
             return "eager", "float32", None, self.device
-        engine = "eager" if self.strategy == "fairseq" else self.engine
+        engine = "eager" if self.stock_model else self.engine
         drafts = None
         if self.has_drafter:
             drafts = self.drafter_precision

@@ -315,6 +315,8 @@ class Translator:
                 [], sample, prefix_tokens=forced, bos_token=self.codec.tokens.begin
             )
         except (AssertionError, IndexError) as error:  # of NaN
+            if self.settings.print_alignment is not None:
+                fault += ", or a beam has fewer outputs than fairseq can align"
             raise InferenceError(f"{fault} ({error})") from error
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
             raise InferenceError(fault)
@@ -353,11 +355,15 @@ class Translator:
         )
 
     def _hypothesis(self, output: step_result.Hypothesis) -> Hypothesis:
+        alignment = list(output.get("alignment", []))
+        if self.settings.print_alignment == "soft":
+            alignment = [[float(part) for part in row] for row in alignment]
         return Hypothesis(
             self.codec.decode(output["tokens"]),
             [self.codec.target[token] for token in output["tokens"].tolist()],
             float(output["score"]) if "score" in output else None,
             output.get("positional_scores", NOTHING).tolist(),
+            alignment,
         )
 
 

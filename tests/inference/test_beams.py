@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import torch
+from fairseq import checkpoint_utils
 from helpers.runs.inference_runs import SENTENCES, make_settings
 
 from specdec_plugins.decoding.acceptance import SamplingRule
@@ -90,6 +94,124 @@ def test_an_ensemble_is_stock_fairseqs(batch: int, world: Path) -> None:
         replace(settings, beam=1, nbest=1)
 
 
+def stock_alignments(verifier: Path, lines: list[str], kind: str) -> list[list[Any]]:
+    """Alignments of each line's hypotheses by stock fairseq alone, from the files themselves."""
+    data = {"data": str(verifier.parent), "_name": "translation"}
+    load = checkpoint_utils.load_model_ensemble_and_task
+    models, _, task = load([str(verifier)], {"task": data})
+    options = Namespace(beam=4, max_len_b=9, print_alignment=kind)
+    for model in models:
+        model.prepare_for_inference_(Namespace(generation=options))
+    generator = task.build_generator(models, options)
+    found = []
+    for line in lines:
+        ids = task.source_dictionary.encode_line(line, add_if_not_exist=False).long()
+        pairs = task.build_dataset_for_inference([ids], [len(ids)])
+        (several,) = task.inference_step(generator, models, pairs.collater([pairs[0]]))
+        found.append([hypothesis["alignment"] for hypothesis in several])
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_alignments_are_stock_fairseqs(kind: str, strategy: str, batch: int, world: Path) -> None:
+    """Unknown words of sources and outputs are aligned, too."""
+    draw = Random(5)
+    lines = [
+        " ".join(f"w{draw.randrange(20)}" for _ in range(draw.randint(1, 9))) for _ in range(29)
+    ]
+    lines.append("w3 unheard w5")
+    limits = GenerationLimits(max_len_b=9, unkpen=0)
+    asked = {"beam": 4, "nbest": 4, "batch": batch, "limits": limits, "strategy": strategy}
+    settings = make_settings(world, **asked, print_alignment=kind)
+    translator = load_translator(settings)
+    assert translator.engine == "eager"
+    found = list(translator.translate([*lines, ""]))
+    assert found.pop().hypotheses == []
+    hypotheses = [hypothesis for line in found for hypothesis in line.hypotheses]
+    expected = [
+        one for line in stock_alignments(world / "verifier.pt", lines, kind) for one in line
+    ]
+    assert any("<unk>" in hypothesis.tokens for hypothesis in hypotheses)
+    for hypothesis, right in zip(hypotheses, expected, strict=True):
+        if kind == "hard":
+            assert hypothesis.alignment == right
+            assert [target for _, target in right] == [*range(len(hypothesis.tokens) - 1)]
+        else:
+            rows = [[float(part) for part in row] for row in right]
+            torch.testing.assert_close(
+                torch.tensor(hypothesis.alignment), torch.tensor(rows), atol=2e-5, rtol=0
+            )
+    plain = load_translator(replace(settings, print_alignment=None))
+    (unasked,) = plain.translate(lines[:1])
+    assert [x.alignment for x in unasked.hypotheses] == [[]] * 4
+
+
+@pytest.mark.parametrize("full_context", [False, True])
+def test_alignments_of_a_verifier_trained_for_them(
+    full_context: bool, world: Path, tmp_path: Path
+) -> None:
+    """With ``full_context_alignment`` fairseq reads each output once more, as a whole."""
+    state = torch.load(world / "verifier.pt", weights_only=False)
+    cfg = state["cfg"]["model"]
+    cfg.arch = cfg._name = "transformer_align"
+    cfg.alignment_heads = 1
+    cfg.alignment_layer = 0
+    cfg.full_context_alignment = full_context
+    verifier = tmp_path / "verifier.pt"
+    torch.save(state, verifier)
+    for name in ("dict.en.txt", "dict.de.txt"):
+        (tmp_path / name).symlink_to(world / name)
+    asked = {"beam": 4, "nbest": 4, "path": None, "batch": 4, "print_alignment": "hard"}
+    found = load_translator(make_settings(world, ar_path=str(verifier), **asked))
+    results = found.translate(SENTENCES)
+    alignments = [[one.alignment for one in result.hypotheses] for result in results]
+    assert alignments == stock_alignments(verifier, SENTENCES, "hard")
+
+
+def test_alignments_of_an_ensemble_and_of_greedy_search(world: Path) -> None:
+    """A verifier beside itself aligns as it does alone; fairseq's own search has a beam of 1."""
+    alone = make_settings(world, beam=4, path=None, print_alignment="hard")
+    both = replace(alone, ensemble=(str(world / "verifier.pt"),))
+    greedy = replace(alone, strategy="fairseq", beam=1)
+    pairs = []
+    for settings in (alone, both, greedy):
+        found = load_translator(settings).translate(SENTENCES)
+        pairs.append([result.hypotheses[0].alignment for result in found])
+    assert pairs[0] == pairs[1]
+    assert all(len(pairs[2][row]) > 0 for row in range(len(SENTENCES)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"beam": 1}, "--print-alignment hard: is of beams; give --beam 2 or more"),
+        ({"strategy": "AR", "beam": None}, "--print-alignment hard: is of beams; give --beam 2"),
+        (
+            {"engine": "onnxruntime"},
+            "--print-alignment hard: not by --engine onnxruntime; give --engine eager",
+        ),
+        ({"print_alignment": "both"}, "--print-alignment both: must be one of hard, soft"),
+        ({"split_sentences": True}, "--print-alignment hard: does not work with --split-sentences"),
+    ],
+)
+def test_alignments_that_nobody_has(asked: dict[str, Any], message: str, world: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make_settings(world, **{"beam": 4, "print_alignment": "hard", **asked})
+
+
+def test_a_beam_that_ends_with_fewer_outputs_than_fairseq_aligns(world: Path) -> None:
+    """It ends so where the target prefix is as long as an output may be."""
+    asked = {"target_prefix": "w3 w7 w1 w2", "limits": GenerationLimits(max_len_b=2)}
+    settings = make_settings(world, beam=4, nbest=4, **asked)
+    (found,) = load_translator(settings).translate(SENTENCES[:1])
+    assert 0 < len(found.hypotheses) < 4
+    aligned = load_translator(replace(settings, print_alignment="hard"))
+    with pytest.raises(InferenceError, match="or a beam has fewer outputs than fairseq can align"):
+        list(aligned.translate(SENTENCES[:1]))
+
+
 def test_lines_with_constraints(world: Path) -> None:
     """Stand after tabs, as for fairseq-interactive; a word that the dictionary lacks is <unk>."""
     options = {"constraints": "ordered"}
@@ -116,7 +238,6 @@ def test_drawn_beams_are_drawn_anew_from_the_same_seed(world: Path) -> None:
 
 
 def test_scores_that_are_no_numbers(world: Path, tmp_path: Path) -> None:
-    import torch
 
     state = torch.load(world / "verifier.pt", weights_only=False)
     state["model"]["decoder.layers.0.fc1.weight"][::2] = 3e38

@@ -34,12 +34,12 @@ CEILINGS = {
     "cli": 665,
     "criterions": 195,
     "data": 45,
-    "decoding": 2840,
+    "decoding": 2845,
     "engines": 1065,
     "evaluation": 825,
     "files": 315,
     "host": 135,
-    "inference": 1660,
+    "inference": 1665,
     "jobs": 705,
     "models": 940,
     "serve": 455,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_690
+MAX_WEIGHT = 11_700
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

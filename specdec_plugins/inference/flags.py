@@ -26,6 +26,7 @@ from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
+from specdec_plugins.inference.drafts.base import DRAFTS
 from specdec_plugins.inference.pair_folder import (
     ENCODERS,
     VERIFIER,
@@ -160,6 +161,7 @@ class TranslationParser(Parser):
                 dest="precision",
                 help=argparse.SUPPRESS,
             )
+        self.drafts.add_argument("--drafts", help="; ".join(k.help for k in DRAFTS.values()))
         self.drafts.add_argument(
             "--controller",
             metavar="NAME",

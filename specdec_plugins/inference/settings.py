@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -68,7 +69,7 @@ class Settings(RunOptions):
     #: Checkpoints of the other verifiers of an ensemble, for fairseq's search.
     ensemble: Sequence[str] = ()
     #: The name of a kind of draft, or a file; ``texts``: those of :attr:`Line.draft`.
-    drafts: str | None = option(None, "; ".join(kind.help for kind in DRAFTS.values()))
+    drafts: str | None = option(None, "")
     source_lang: str | None = option(None, "default: the checkpoint's")
     target_lang: str | None = option(None, "default: the checkpoint's")
     target_prefix: str | None = option(
@@ -98,8 +99,10 @@ class Settings(RunOptions):
         check_options(self)
         if not isinstance(self.controller, Controller):
             raise TypeError(f"controller: is {self.controller!r}; give an object, such as Tree()")
-        if self.drafts == "":
-            raise ValueError("--drafts: is empty; give copy, source or a file")
+        if not (self.drafts in (None, *DRAFTS) or os.path.exists(str(self.drafts))):
+            raise ValueError(
+                f"--drafts {self.drafts}: is neither a file nor one of {', '.join(DRAFTS)}"
+            )
         if self.searched and self.drafts is not None:
             raise ValueError(
                 f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "

@@ -11,6 +11,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
+from specdec_plugins.inference.drafts.base import DRAFTS, DraftKind
 from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
 
@@ -119,8 +120,9 @@ def test_a_text_without_its_flag_is_named(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_settings_that_are_no_such_thing() -> None:
-    with pytest.raises(ValueError, match="--drafts: is empty"):
-        Settings("data", "verifier.pt", drafts="")
+    for drafts in ("", "cpoy", DRAFTS["copy"]):
+        with pytest.raises(ValueError, match=r"--drafts .*: is neither a file nor one of .*copy"):
+            Settings("data", "verifier.pt", drafts=drafts)  # type: ignore[arg-type]
     for controller in ("tree", None, 3):
         with pytest.raises(TypeError, match=r"controller: is .*give an object"):
             Settings("data", "verifier.pt", controller=controller)  # type: ignore[arg-type]
@@ -136,3 +138,17 @@ def test_a_rule_without_options() -> None:
     assert Settings("data", "verifier.pt", rule=Anything()).rule.values == {}
     with pytest.raises(ValueError, match=r"^anything: does not work with --beam 5"):
         Settings("data", "verifier.pt", rule=Anything(), beam=5)
+
+
+def test_the_help_names_all_kinds_of_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those, too, that registered themselves after the settings were imported."""
+
+    class Own(DraftKind):
+        name = "own"
+        help = "own: of a file of mine"
+
+    monkeypatch.setitem(DRAFTS, "own", Own())
+    (drafts,) = (a for a in TranslationParser("", [])._actions if a.dest == "drafts")
+    assert drafts.help is not None
+    assert drafts.help.endswith("; own: of a file of mine")
+    assert drafts.help.startswith(DRAFTS["copy"].help)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ from specdec_plugins.decoding.kernels import indices, on_host, to_device
 from specdec_plugins.decoding.limits import LARGEST, GenerationLimits, penalised
 from specdec_plugins.decoding.options import check_options, option, option_fields
 from specdec_plugins.files.output import JsonObject
+
+#: All rules, in the order in which options are tried; the last one is the default.
+RULES: list[type[AcceptanceRule]] = []
+RuleType = TypeVar("RuleType", bound="type[AcceptanceRule]")
+
+
+def register(rule: RuleType) -> RuleType:
+    """Make a rule known to flags, configurations and experiments."""
+    RULES.insert(0, rule)
+    return rule
 
 
 class AcceptanceRule:
@@ -135,6 +145,7 @@ class AcceptanceRule:
         return verification.of(drafted, after).exp().clamp(max=1)
 
 
+@register
 @dataclass(frozen=True)
 class StrictRule(AcceptanceRule):
     """Accepts the verifier's best token: the output is its greedy output."""
@@ -148,6 +159,7 @@ class StrictRule(AcceptanceRule):
         return {"beta": 1, "tau": 0.0}
 
 
+@register
 @dataclass(frozen=True)
 class RelaxedRule(AcceptanceRule):
     """Accepts good tokens; the output may differ from the greedy one.
@@ -174,6 +186,7 @@ class RelaxedRule(AcceptanceRule):
         return verification.among_best(self.beta, score, after, near & score.isfinite())
 
 
+@register
 @dataclass(frozen=True)
 class SamplingRule(AcceptanceRule):
     """The verifier draws its tokens; the output has the distribution of its samples."""
@@ -239,10 +252,6 @@ class SamplingRule(AcceptanceRule):
         p = self.probabilities(verification.log_probabilities)
         accepted, token = speculative_sampling(p, drafted, proposal, lengths)
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token
-
-
-#: All rules, in the order in which options are tried; the last one is the default.
-RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:

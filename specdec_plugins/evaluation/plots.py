@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
+GREY = "#999999"
 #: Colours of Okabe and Ito (2008), which the colour-blind can tell apart, then four of Tol (2021):
 #: as many as there are controllers and other systems.
 COLORS = (
-    *("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#999999", "#000000"),
+    *("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", GREY, "#000000"),
     *("#882255", "#AA4499", "#DDCC77", "#332288"),
 )
 #: The one part of a sentence's time of a system that tells none.
@@ -49,8 +50,8 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
         filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
-        bars = max(12, *map(len, filled))
-        figure = Figure(figsize=(7 * len(filled), 2 + 0.35 * bars), layout="constrained")
+        height = 6 if panel is _pareto else 1.5 + 0.4 * max(map(len, filled))
+        figure = Figure(figsize=(7 * len(filled), height), layout="constrained")
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
             where = group[0].where
@@ -80,7 +81,7 @@ def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
 def _parts(axes: Axes, group: Sequence[Result]) -> None:
     """Draw the milliseconds of a sentence by phase: medians over rounds."""
     ends = [0.0] * len(group)
-    for part, color in zip((*PHASES, OTHER, WHOLE), COLORS):
+    for part, color in zip((*PHASES, OTHER, WHOLE), (*COLORS[:5], GREY)):
         widths = [median(_milliseconds(run, part) for run in result.runs) for result in group]
         axes.barh(range(len(group)), widths, left=ends, color=color, label=part)
         ends = [end + width for end, width in zip(ends, widths)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairseq.models.transformer import TransformerModelBase
 
 #: The largest batch for which the writer, which takes rows one by one, pays (docs/benchmarks.md).
-MAX_ROWS = 4
+MAX_ROWS = 3
 #: The encoder's precision.
 ENCODER = "int8"
 

@@ -44,7 +44,7 @@ def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path
     """The command, too, which computes no scores."""
     translator = writer(world)
     assert (translator.engine, translator.precision) == ("writer", "int8")
-    flags = {"path": None, "precision": "int8", "batch": "4"}
+    flags = {"path": None, "precision": "int8", "batch": str(MAX_ROWS)}
     assert run("--strategy", "AR", **flags) == 0
     expected = [line.text for line in translator.translate(SENTENCES)]
     assert (tmp_path / "out.txt").read_text("utf-8").splitlines() == expected

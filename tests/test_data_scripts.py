@@ -231,7 +231,12 @@ def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -
     stub.chmod(0o755)
     command = [SCRIPTS / "distill.sh", text / "train.en", text, text, tmp_path / "out", "en", "de"]
     environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    with subprocess.Popen(list(map(str, command)), env=environment) as script:
+    with subprocess.Popen(
+        list(map(str, command)),
+        env=environment,
+        # Tests that run in the background inherit that it is ignored, and no shell can trap it then.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as script:
         end = time.monotonic() + 60
         while not (tmp_path / "ids").exists():
             assert time.monotonic() < end

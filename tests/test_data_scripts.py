@@ -234,7 +234,7 @@ def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -
     with subprocess.Popen(
         list(map(str, command)),
         env=environment,
-        # Tests that run in the background inherit that it is ignored, and no shell can trap it then.
+        # Tests in the background inherit that it is ignored, and no shell can trap it then.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as script:
         end = time.monotonic() + 60

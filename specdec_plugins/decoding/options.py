@@ -42,7 +42,9 @@ def option_fields(*owners: type) -> dict[str, Field[Any]]:
 
 def option_types(*owners: type) -> dict[str, Any]:
     """Return the types of options, by name."""
-    return {name: get_type_hints(owner)[name] for owner in owners for name in option_fields(owner)}
+    # Python compiles every annotation of a dataclass anew for this.
+    hints = {owner: get_type_hints(owner) for owner in owners}
+    return {name: hints[owner][name] for owner in owners for name in option_fields(owner)}
 
 
 def check_options(options: object, owner: type | None = None) -> None:

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
-    "checkpoints": 852,
+    "checkpoints": 853,
     "cli": 665,
     "criterions": 195,
     "data": 45,

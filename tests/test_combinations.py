@@ -134,10 +134,10 @@ build_task = loading.build_task
 tasks: dict[str, Any] = {}
 
 
-def build_task_once(settings: Settings) -> Any:
+def build_task_once(settings: Settings, states: Any) -> Any:
     """Read the dictionaries of a pair once."""
     if settings.data not in tasks:
-        tasks[settings.data] = build_task(settings)
+        tasks[settings.data] = build_task(settings, states)
     return tasks[settings.data]
 
 

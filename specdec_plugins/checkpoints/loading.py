@@ -154,14 +154,15 @@ def is_transformer(state: State) -> bool:
     return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
 
 
-def load_model(path: Location, task: FairseqTask) -> BaseFairseqModel:
+def load_model(path: Location, task: FairseqTask, state: State | None = None) -> BaseFairseqModel:
     """Build the model of a checkpoint for inference: on the CPU, in float32, in evaluation mode.
 
     Unlike fairseq's ``load_model_ensemble_and_task`` it leaves the state of ``task``, which lends
-    the dictionaries, as it is.
+    the dictionaries, as it is. ``state``: the checkpoint, if it is read already.
     """
     name = os.fspath(path)
-    state = load_state(name, getattr(getattr(task, "cfg", None), "as_transformer", False))
+    if state is None:
+        state = load_state(name, getattr(getattr(task, "cfg", None), "as_transformer", False))
     cfg = state["cfg"]["model"]
     weights = state["model"]
     if state["multilingual"] is not None:

@@ -13,6 +13,7 @@ from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import (
+    State,
     check_dictionaries,
     is_drafter,
     load_model,
@@ -61,9 +62,14 @@ def unwrapped(model: Any) -> BaseFairseqModel:
     return model
 
 
-def load_verifier(path: Location, task: FairseqTask) -> TransformerModelBase:
-    """Return the verifier of a checkpoint, frozen and in evaluation mode."""
-    verifier = _load(path, task, TransformerModelBase, "verifier")
+def load_verifier(
+    path: Location, task: FairseqTask, state: State | None = None
+) -> TransformerModelBase:
+    """Return the verifier of a checkpoint, frozen and in evaluation mode.
+
+    ``state``: see :func:`load_model`.
+    """
+    verifier = _load(path, task, TransformerModelBase, "verifier", state)
     for side in ("encoder", "decoder"):
         if not getattr(verifier, side).layers:
             raise CheckpointError(
@@ -72,13 +78,18 @@ def load_verifier(path: Location, task: FairseqTask) -> TransformerModelBase:
     return verifier
 
 
-def load_drafter(path: Location, task: FairseqTask) -> Drafter:
-    """Return the drafter of a checkpoint, frozen and in evaluation mode."""
-    return _load(path, task, Drafter, "drafter")
+def load_drafter(path: Location, task: FairseqTask, state: State | None = None) -> Drafter:
+    """Return the drafter of a checkpoint, frozen and in evaluation mode.
+
+    ``state``: see :func:`load_model`.
+    """
+    return _load(path, task, Drafter, "drafter", state)
 
 
-def _load(path: Location, task: FairseqTask, kind: type[Model], role: str) -> Model:
-    model = load_model(path, task)
+def _load(
+    path: Location, task: FairseqTask, kind: type[Model], role: str, state: State | None
+) -> Model:
+    model = load_model(path, task, state)
     if not isinstance(model, kind):
         raise CheckpointError(
             f"{path}: is no {role} (its architecture is {type(model).__name__}); "

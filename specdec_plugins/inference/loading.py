@@ -12,7 +12,7 @@ from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.head_file import load_head
-from specdec_plugins.checkpoints.loading import SIDES, load_dictionary, load_state
+from specdec_plugins.checkpoints.loading import SIDES, State, load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import build_generator, recommended, warm_up
@@ -87,10 +87,11 @@ def load_translator(settings: Settings | str | Path) -> Translator:
 
 
 def _load(settings: Settings) -> Translator:
-    task = build_task(settings)
+    states: dict[str, State] = {}
+    task = build_task(settings, states)
     settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
-    models = _load_models(settings, task, engines.verifier)
+    models = _load_models(settings, task, engines.verifier, states)
     drafter = models.drafter
     block_size = None
     if settings.kind is not None:
@@ -137,13 +138,22 @@ def _release(engines: Engines) -> None:
         give_back()
 
 
-def build_task(settings: Settings) -> TranslationSpecdecTask:
-    """Return the task that lends languages and dictionaries to both models."""
+def build_task(
+    settings: Settings, states: dict[str, State] | None = None
+) -> TranslationSpecdecTask:
+    """Return the task that lends languages and dictionaries to both models.
+
+    Args:
+        states: is given the checkpoint, by its path, if the languages were read from it.
+    """
     source = settings.source_lang
     target = settings.target_lang
     checkpoint = str(settings.ar_path or settings.path)
     if not (source and target):
-        saved = load_state(checkpoint, as_transformer=True)["cfg"]["task"]
+        state = load_state(checkpoint, settings.as_transformer)
+        saved = state["cfg"]["task"]
+        if states is not None:
+            states[checkpoint] = state
         # fairseq-train saves only languages of its command line, and else infers them like this.
         inferred = infer_language_pair(settings.data)
         source = source or getattr(saved, "source_lang", None) or inferred[0]
@@ -165,12 +175,21 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
     return TranslationSpecdecTask(cfg, *dictionaries)
 
 
-def _load_models(settings: Settings, task: TranslationSpecdecTask, engine: Engine) -> Models:
+def _load_models(
+    settings: Settings,
+    task: TranslationSpecdecTask,
+    engine: Engine,
+    states: dict[str, State],
+) -> Models:
+    """``states``: checkpoints that are read already; each is left to its model alone, and freed."""
+    verifier = None
     drafter = None
     head = None
-    verifier = load_verifier(settings.ar_path, task) if settings.ar_path else None
+    if settings.ar_path:
+        verifier = load_verifier(settings.ar_path, task, states.pop(settings.ar_path, None))
     if settings.has_drafter:
-        drafter = load_drafter(str(settings.path), task)
+        file = str(settings.path)
+        drafter = load_drafter(file, task, states.pop(file, None))
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.

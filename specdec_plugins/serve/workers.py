@@ -23,8 +23,12 @@ logger = logging.getLogger(__name__)
 
 #: A source and a target language, such as ``("en", "de")``.
 Direction = tuple[str, str]
-#: A fork would share the threads' locks of libraries that are loaded here.
-SPAWN = get_context("spawn")
+#: Workers are forks of a process that has one thread, and has loaded the libraries for all of them.
+#: A fork of this process would share the locks of its threads.
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["specdec_plugins.inference.loading", "numba", "onnx", "onnxruntime", "sacremoses"]
+)
 #: Deaths of workers after which a sentence is given up.
 TRIES = 2
 
@@ -96,7 +100,7 @@ def _pipe(take: Callable[[Piece], object]) -> Iterator[Connection]:
     A worker that writes to it when it is closed gives its sentence up.
     """
     loop = asyncio.get_running_loop()
-    receiver, sender = SPAWN.Pipe(duplex=False)
+    receiver, sender = FORKS.Pipe(duplex=False)
     known = 0
 
     def read() -> None:
@@ -140,9 +144,14 @@ class Workers:
         self._all: set[ProcessPoolExecutor] = set()
 
     async def start(self) -> int:
-        """Load the models in all workers; return the memory in MiB that they take together."""
+        """Load the models in all workers; return the memory in MiB that they take at most.
+
+        What they share, which is the libraries, counts for each of them.
+        """
         threads = str(self._load[1])
         os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        # It would start threads when it is loaded, before the fork.
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
         workers = [self._begin() for _ in range(self.count)]
         loop = asyncio.get_running_loop()
         loads = [loop.run_in_executor(worker, _loaded) for worker in workers]
@@ -219,6 +228,6 @@ class Workers:
             self._idle.put_nowait(worker)
 
     def _begin(self) -> ProcessPoolExecutor:
-        worker = ProcessPoolExecutor(1, SPAWN, _load, self._load)
+        worker = ProcessPoolExecutor(1, FORKS, _load, self._load)
         self._all.add(worker)
         return worker

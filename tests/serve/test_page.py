@@ -68,13 +68,13 @@ def test_in_a_browser(browser: Any, server: Server, expected: dict[str, str]) ->
     page.goto(server.url)
     page.locator("#direction option").wait_for(state="attached")
     assert page.locator("#direction").inner_text() == "English to German"
-    page.keyboard.type(f"{SENTENCES[2]}\n<b>1</b>")  # the text has the focus
+    page.keyboard.type(f"{SENTENCES[0]}\n<b>1</b>")  # the text has the focus
     page.keyboard.press("Control+Enter")
     page.locator("#figures.fault", has_text="the API key").wait_for()
     page.get_by_label("API key").fill(KEY)
     page.keyboard.press("Enter")
     page.locator("#figures", has_text="tokens a step").wait_for()
-    assert page.locator("#output").inner_text().startswith(f"{expected[SENTENCES[2]]}\n")
+    assert page.locator("#output").inner_text().startswith(f"{expected[SENTENCES[0]]}\n")
     assert page.locator("#output b").count() == 0
     assert page.locator("#output .accepted").count() > 0
     assert page.locator("#output .bonus").count() > 0

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.error
+from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -16,7 +17,17 @@ from urllib.parse import urlencode
 
 import pytest
 from helpers.runs.inference_runs import SENTENCES, make_settings
-from helpers.runs.served import KEY, LIBRARIES, Server, kill_workers, pieces_of, settle, start
+from helpers.runs.served import (
+    KEY,
+    LIBRARIES,
+    Server,
+    children_of,
+    kill_workers,
+    parent_of_workers,
+    pieces_of,
+    settle,
+    start,
+)
 
 from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -168,7 +179,7 @@ def test_hostile_requests(server: Server, expected: dict[str, str]) -> None:
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(server: Server) -> None:
-    long = threading.Thread(target=server.translate, args=([SENTENCES[0]] * 120,))
+    long = threading.Thread(target=server.translate, args=([SENTENCES[0]] * 30,))
     long.start()
     while not server.metric("specdec_open_requests"):
         time.sleep(0.01)
@@ -186,6 +197,16 @@ def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
         client.sendall((head + body).encode())
     settle(server)
     assert server.metric("specdec_tokens_total") == before
+
+
+def test_workers_are_forks_of_a_process_with_one_thread(server: Server) -> None:
+    """Locks of other threads would stay locked in them. It lives on without workers, and ends
+    with the service; all libraries are loaded there, but no model."""
+    parent = parent_of_workers(server)
+    status = Path(f"/proc/{parent}/status").read_text()
+    assert "Threads:\t1\n" in status
+    assert "onnxruntime" in Path(f"/proc/{parent}/maps").read_text()
+    assert len(children_of(parent)) == 2
 
 
 def test_a_worker_that_dies_is_replaced(server: Server, expected: dict[str, str]) -> None:
@@ -206,48 +227,47 @@ def test_a_port_that_no_machine_has(world: Path, capfd: pytest.CaptureFixture[st
     assert "--port 65536: must be at most 65535" in capfd.readouterr().err
 
 
-def test_limits_of_time_and_number(world: Path, tmp_path: Path) -> None:
-    server = start(world, tmp_path, "--timeout", "1", "--max-requests", "1", "--workers", "1")
-    try:
-        answers: list[tuple[int, Any]] = []
-        long = ["w3 w4 w5 w6 " * 4] * 60
-        threads = [
-            threading.Thread(target=lambda: answers.append(server.translate(long)))
-            for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.2)
-        for thread in threads:
-            thread.join()
-        assert 429 in [status for status, _ in answers]
-        events = list(server.stream("\n".join(long)))
-        assert [name for name, _ in events[-2:]] == ["piece", "error"]
-        assert events[-1][1] == {"error": "it takes more than 1 s", "status": 504}
-        assert re.search("wait", str(answers))
-    finally:
-        server.process.terminate()
-        server.process.wait(60)
+@pytest.fixture(scope="module")
+def narrow(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One request at a time, for two seconds; with a beam."""
+    flags = ("--timeout", "2", "--max-requests", "1", "--workers", "1", "--beam", "3")
+    server = start(world, tmp_path_factory.mktemp("narrow"), *flags, "--max-characters", "50000")
+    yield server
+    server.process.terminate()
+    server.process.wait(60)
 
 
-def test_alternatives_of_a_beam(world: Path, tmp_path: Path) -> None:
+def test_limits_of_time_and_number(narrow: Server) -> None:
+    answers: list[tuple[int, Any]] = []
+    long = ["w3 w4 w5 w6 " * 4] * 1000
+    threads = [
+        threading.Thread(target=lambda: answers.append(narrow.translate(long))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    assert 429 in [status for status, _ in answers]
+    events = list(narrow.stream("\n".join(long)))
+    assert [name for name, _ in events[-2:]] == ["piece", "error"]
+    assert events[-1][1] == {"error": "it takes more than 2 s", "status": 504}
+    assert re.search("wait", str(answers))
+
+
+def test_alternatives_of_a_beam(world: Path, narrow: Server) -> None:
     """As many as asked for, at most, each another text; those of a text's sentences are joined."""
     options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
     searched = load_translator(make_settings(world, beam=3, nbest=3, **options))
     lines = list(searched.translate(SENTENCES[:2]))
     ranks = zip(*([other.text for other in line.hypotheses] for line in lines))
     best, second, third = map("\n".join, ranks)
-    server = start(world, tmp_path, "--beam", "3", "--workers", "1")
-    try:
-        status, answer = server.translate("\n".join(SENTENCES[:2]), alternatives=5)
-        assert (status, answer["translatedText"]) == (200, best)
-        assert answer["alternatives"] == [second, third]
-        assert server.translate(SENTENCES[:2], alternatives="1")[1]["alternatives"] == [
-            [other.text for other in line.hypotheses[1:2]] for line in lines
-        ]
-        assert "alternatives" not in server.translate(SENTENCES[0])[1]
-        status, answer = server.translate(SENTENCES[0], alternatives="many")
-        assert (status, answer["error"]) == (400, "alternatives: must be a number")
-    finally:
-        server.process.terminate()
-        server.process.wait(60)
+    status, answer = narrow.translate("\n".join(SENTENCES[:2]), alternatives=5)
+    assert (status, answer["translatedText"]) == (200, best)
+    assert answer["alternatives"] == [second, third]
+    assert narrow.translate(SENTENCES[:2], alternatives="1")[1]["alternatives"] == [
+        [other.text for other in line.hypotheses[1:2]] for line in lines
+    ]
+    assert "alternatives" not in narrow.translate(SENTENCES[0])[1]
+    status, answer = narrow.translate(SENTENCES[0], alternatives="many")
+    assert (status, answer["error"]) == (400, "alternatives: must be a number")

@@ -99,13 +99,25 @@ def pieces_of(events: list[tuple[str, Any]]) -> str:
     return "".join(data["text"] for _, data in events[:-1])
 
 
+def children_of(process: int) -> list[int]:
+    children = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
+def parent_of_workers(server: Server) -> int:
+    """The process of which the workers are forks."""
+    (parent,) = (
+        child
+        for child in children_of(server.process.pid)
+        if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    return parent
+
+
 def kill_workers(server: Server) -> None:
     """Kill the processes that hold the models, at once."""
-    number = server.process.pid
-    children = Path(f"/proc/{number}/task/{number}/children").read_text()
-    for child in children.split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
+    for child in children_of(parent_of_workers(server)):
+        os.kill(child, signal.SIGKILL)
 
 
 def settle(server: Server) -> None:

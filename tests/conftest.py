@@ -138,6 +138,8 @@ SIZES: dict[str, Any] = {
     "dropout": 0.0,
 }
 """Sizes of small Transformers and drafters."""
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
+"""For what loads models again and again, and does not depend on their layers."""
 
 
 def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> Any:

@@ -94,9 +94,9 @@ def test_unusual_lines(
     assert [message[:7] for message in warnings] == [
         "line 2:",
         "line 5:",
-        "line 1:",
         "line 2:",
-        "line 1:",
+        "line 2:",
+        "line 2:",
     ]
 
 

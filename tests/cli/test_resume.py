@@ -270,7 +270,7 @@ def test_a_closed_stream_is_one_line(
 
 def test_a_full_disk_leaves_whole_lines(run: RunScript, tmp_path: Path, capfd: Any) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("\n".join(SENTENCES * 8) + "\n")
+    source.write_text("\n".join(SENTENCES * 12) + "\n")
     # Lines that are longer than what is noted of them.
     usual = {"input_path": str(source), "strategy": "AR", "batch": "8", "max_len_b": "15"}
     assert run("--quiet", **usual) == 0

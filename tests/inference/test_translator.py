@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ONE_LAYER, make_verifier, vary_output
+from helpers.models.drafters import save_checkpoint
 from helpers.models.trained import Trained
 from helpers.runs.inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
+from specdec_plugins.checkpoints import loading
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
@@ -40,6 +43,23 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     relaxed = {"controller": options, "rule": RelaxedRule(3, 1.0), **files}
     with pytest.raises(CheckpointError, match="--beta 3"):
         load_translator(make_settings(world, **relaxed))
+
+
+def test_each_file_is_read_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one that names the languages: to read gigabytes takes seconds."""
+    read: list[str] = []
+    load = loading.load_archive
+
+    def noted(name: str) -> dict[str, Any]:
+        read.append(name)
+        return load(name)
+
+    monkeypatch.setattr(loading, "load_archive", noted)
+    for settings in ({}, {"path": None}, {"ar_path": None, "strategy": "drafter"}):
+        asked = make_settings(world, engine="eager", **settings)
+        read.clear()
+        load_translator(asked)
+        assert sorted(read) == sorted(filter(None, [asked.ar_path, asked.path]))
 
 
 @pytest.mark.parametrize(("engine", "batch"), [("eager", 3), ("onnxruntime", 1)])
@@ -124,10 +144,10 @@ def test_a_translation_tells_that_it_is_as_long_as_it_may_be(trained: Trained) -
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "AR", "batch": 3}, {"strategy": "fairseq"}])
 def test_every_translation_says_whether_words_are_unknown(
-    settings: dict[str, Any], world: Path, caplog: pytest.LogCaptureFixture
+    settings: dict[str, Any], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service sees it for each text, and its log names the first of each text, not of the
-    process."""
+    process. An output that the model gave an unknown word says so, too."""
     translator = load_translator(make_settings(world, engine="eager", **settings))
     for _ in range(2):
         caplog.clear()
@@ -138,10 +158,16 @@ def test_every_translation_says_whether_words_are_unknown(
         warned = [record.message for record in caplog.records if "lacks" in record.message]
         assert [message[:33] for message in warned] == ["line 2: the dictionary lacks neve"]
     if not settings:
+        verifier = vary_output(make_verifier(seed=13, **ONE_LAYER))
+        dictionary = translator.codec.target
+        first = next(iter(translator.translate(SENTENCES))).tokens[0]
         with torch.no_grad():
-            weight = translator.verifier.decoder.output_projection.weight
-            weight[translator.codec.target.unk()] = 9 * weight.abs().amax(0)
-        found = list(translator.translate(SENTENCES))
+            weight = verifier.decoder.output_projection.weight
+            weight[dictionary.unk()] = 2 * weight[dictionary.index(first)]
+        path = save_checkpoint(tmp_path / "verifier.pt", verifier)
+        languages = {"source_lang": "en", "target_lang": "de"}
+        settings = {"ar_path": str(path), "path": None, "engine": "eager", **languages}
+        found = list(load_translator(make_settings(world, **settings)).translate(SENTENCES))
         assert any(translation.unknown for translation in found)
         assert all(item.unknown == ("<unk>" in item.tokens) for item in found)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import (
+    ONE_LAYER,
     SIZES,
     make_dictionary,
     make_task,
@@ -220,6 +221,7 @@ def save_pair(folder: Path) -> Path:
     for language in languages.values():
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
     task = make_task()
-    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    verifier = vary_output(make_verifier(task, seed=13, **ONE_LAYER))
+    save_checkpoint(folder / "verifier.pt", verifier, **languages)
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5, **ONE_LAYER), **languages)
     return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_task, make_verifier, vary_output
+from conftest import ONE_LAYER, make_task, make_verifier, vary_output
 from helpers.models.drafters import make_block, make_causal, save_checkpoint, save_pair
 
 from specdec_plugins.cli import inference as script
@@ -30,13 +30,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     languages = {"source_lang": "en", "target_lang": "de"}
     task = make_task()
-    save_checkpoint(folder / "nameless.pt", vary_output(make_verifier(task, seed=3)))
-    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    save_checkpoint(folder / "nameless.pt", vary_output(make_verifier(task, seed=13, **ONE_LAYER)))
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True, **ONE_LAYER}
     block = make_block(make_task(block_size=3), seed=6, **learned)
     save_checkpoint(folder / "block.pt", block, **languages, block_size=3)
-    shared = make_causal(task, share_verifier_encoder=True, verifier_features=True, seed=7)
+    shared = make_causal(
+        task, share_verifier_encoder=True, verifier_features=True, seed=7, **ONE_LAYER
+    )
     save_checkpoint(folder / "shared.pt", shared, **languages)
-    wide = make_verifier(task, decoder_embed_dim=32, encoder_embed_dim=32)
+    wide = make_verifier(task, decoder_embed_dim=32, encoder_embed_dim=32, **ONE_LAYER)
     save_checkpoint(folder / "wide.pt", wide, **languages)
     (folder / "in.txt").write_text("\n".join(SENTENCES) + "\n")
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import sys
 import zlib
@@ -36,6 +37,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 register()
+gc.freeze()  # as commands do
 _parsed = cache(partial(OverridesParser.parse_rule, OverridesParser.create()))
 # All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
 # most of them are always the same.

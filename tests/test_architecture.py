@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 665,
+    "cli": 668,
     "criterions": 195,
     "data": 45,
     "decoding": 2845,

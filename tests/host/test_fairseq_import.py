@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
+from specdec_plugins import cli
 from specdec_plugins.host import fairseq_import as deferred
 from specdec_plugins.host.fairseq_import import importing_fairseq
 
@@ -27,3 +30,21 @@ def test_a_module_loads_when_it_is_called(tmp_path: Path, monkeypatch: pytest.Mo
     assert loaded is real
     for name in ("heavy", "heavy.parts"):
         del sys.modules[name]
+
+
+def test_nothing_looks_for_garbage_meanwhile() -> None:
+    """Afterwards it is looked for as before, but not among the libraries of a command."""
+    with importing_fairseq():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with importing_fairseq():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    gc.unfreeze()
+    importlib.reload(cli)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 100_000

@@ -214,24 +214,24 @@ def test_trace_is_resumed_with_its_output(
         assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
 
 
-@pytest.mark.parametrize("done", [0, 4])
-@pytest.mark.parametrize("file", ["mine\n" * 6, "mine", "another run's", "too long"])
 def test_a_file_that_is_not_this_runs_trace_is_left_alone(
-    file: str, done: int, run: RunScript, unfinished: RunScript, tmp_path: Path
+    run: RunScript, unfinished: RunScript, tmp_path: Path
 ) -> None:
+    """Whether there is some output already, or none."""
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
     assert unfinished("--trace", str(path)) == 0
-    cut(out, done)
-    lines = path.read_bytes().splitlines(keepends=True)
-    if file == "another run's":
-        path.write_bytes(b"".join(lines[1 : done + 3]))
-    elif file == "too long":
-        path.write_bytes(b"".join(lines[: done + 2]))
-    else:
-        path.write_text(file)
-    before = path.read_bytes(), out.read_bytes()
-    assert run("--resume", "--trace", str(path)) == 1
-    assert (path.read_bytes(), out.read_bytes()) == before
+    stopped = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    lines = stopped[path].splitlines(keepends=True)
+    for done in (0, 4):
+        another, too_long = b"".join(lines[1 : done + 3]), b"".join(lines[: done + 2])
+        for content in (b"mine\n" * 6, b"mine", another, too_long):
+            for file, whole in stopped.items():
+                file.write_bytes(whole)
+            cut(out, done)
+            path.write_bytes(content)
+            before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+            assert run("--resume", "--trace", str(path)) == 1, (content, done)
+            assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_a_finished_run_keeps_its_figures(

@@ -200,8 +200,7 @@ def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
 
 
 def test_workers_are_forks_of_a_process_with_one_thread(server: Server) -> None:
-    """Locks of other threads would stay locked in them. It lives on without workers, and ends
-    with the service; all libraries are loaded there, but no model."""
+    """Locks of other threads would stay locked in them. The libraries are loaded there."""
     parent = parent_of_workers(server)
     status = Path(f"/proc/{parent}/status").read_text()
     assert "Threads:\t1\n" in status

@@ -104,6 +104,14 @@ def children_of(process: int) -> list[int]:
     return [int(child) for child in children.split()]
 
 
+def is_alive(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
 def parent_of_workers(server: Server) -> int:
     """The process of which the workers are forks."""
     (parent,) = (
@@ -136,9 +144,15 @@ def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     folder = tmp_path_factory.mktemp("serve")
     server = start(world, folder, "--api-key-file", str(folder / "keys"))
     yield server
+    parent = parent_of_workers(server)
+    others = [parent, *children_of(parent)]
     server.process.terminate()
-    # It takes nothing new, and ends.
+    # It takes nothing new, and ends, and so do its workers.
     assert server.process.wait(60) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    end = time.monotonic() + 60
+    while any(map(is_alive, others)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
     log = server.log.read_text()
     assert not [word for word in (KEY, SENTENCES[0], "Traceback") if word in log], log
 

@@ -38,8 +38,8 @@ CEILINGS = {
     "engines": 1065,
     "evaluation": 825,
     "files": 315,
-    "host": 135,
-    "inference": 1665,
+    "host": 140,
+    "inference": 1670,
     "jobs": 705,
     "models": 940,
     "serve": 455,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_700
+MAX_WEIGHT = 11_710
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

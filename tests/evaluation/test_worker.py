@@ -145,7 +145,7 @@ def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: P
         ),
         ({"strategy": "fairseq"}, set()),
     ],
-    ids=str,
+    ids=["drafts", "no drafts", "writer", "stock"],
 )
 def test_parts_make_up_a_runs_time(changes: Any, parts: set[str], tmp_path: Path) -> None:
     """Of the writer's, too; stock fairseq tells none."""

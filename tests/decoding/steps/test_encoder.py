@@ -88,7 +88,7 @@ def test_what_is_of_another_kind_is_run_as_it_is(part: str, method: str) -> None
         {},
         {"encoder_normalize_before": True, "encoder_learned_pos": True},
         {"layernorm_embedding": True, "no_scale_embedding": True},
-        {"no_token_positional_embeddings": True},
+        {"no_token_positional_embeddings": True, "quant_noise_pq": 0.1},
     ],
     ids=lambda settings: "-".join(settings) or "post-norm",
 )

@@ -12,6 +12,8 @@ pages=(README.md docs/translate.md docs/wmt.md)
 if [ "${1:-}" = --all ]; then
   shift
   pages=(README.md docs/*.md checkpoints/*/README.md data/README.md)
+  # Its examples are files, which tests/test_extending.py writes and runs.
+  pages=("${pages[@]/docs\/extending.md/}")
 fi
 if [ $# = 0 ]; then set -- 3.11 3.12; fi
 room=$(mktemp -d)
@@ -67,10 +69,11 @@ for version; do
   try specdec-check multi30k.en-de --lines 4
   try specdec-evaluate multi30k.en-de --input-path few.en --output-path sweep --rounds 1 --no-plots
   try no_ray
-  # The extra that docs/wmt.md and docs/translate.md name for --workers, and that of plots.
-  try pip install "$(echo wheel/*.whl)[ray,plot,subtitles]" ${index[@]+"${index[@]}"}
+  # What pages ask for where they need it.
+  try pip install "$(echo wheel/*.whl)[ray,plot,subtitles,serve,hf]" ${index[@]+"${index[@]}"}
   cd clone
   for page in "${pages[@]}"; do
+    if [ -z "$page" ]; then continue; fi
     rm -rf runs
     python scripts/page_commands.py "$page"
   done

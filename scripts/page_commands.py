@@ -27,10 +27,19 @@ TINY_MODEL = """
     --decoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 2
 """
 TINY_TRAINING = "--cpu --max-update 4 --update-freq 1 --save-interval-updates 2 --max-tokens 400"
+AS_WIDE = "--encoder-embed-dim 384 --verifier-embed-dim 384 --decoder-embed-dim 384"
 TINY = " ".join(f"{TINY_MODEL} {TINY_TRAINING}".split())
+HYDRA_SMALL = (
+    "common.cpu=true common.fp16=false optimization.max_update=4 dataset.max_tokens=400"
+    " model.encoder_layers=1 model.decoder_layers=1"
+)
 GPU_SMALL = (
     "--device cpu --small --rows 4 --tokens 96 --drafter-tokens 96 --sources 2"
     " --verifier-seconds 1 --drafter-seconds 1 --rehearsal 0.1"
+)
+SERVE = (
+    r"\1 --workers 1 >serve.log 2>&1 & echo $! >serve.pid; "
+    "until curl -sf http://127.0.0.1:5000/health; do kill -0 $(cat serve.pid) && sleep 1; done"
 )
 SMALL = {
     # The clean room has done these, or they are examples of usage. A comment runs nothing.
@@ -38,14 +47,32 @@ SMALL = {
     r"^\. \.venv/bin/activate": "# activate: the clean room's environment is active",
     r"^pip install .*download\.pytorch\.org.*": "# pip install: the clean room's first step",
     r"^pip install .*# with an NVIDIA GPU": "# pip install: for machines with an NVIDIA GPU",
+    r"^pip install '\.\[serve.*": "# pip install: the clean room has done so",
+    # The weights are not ours to ship; torchrun has tests of its own.
+    r"^specdec-evaluate annalog .*|.*\bFOLDER/.*": "# published weights, which are not shipped",
+    r"^torchrun .*": "# torchrun: tests/tasks/test_data_parallel.py runs it",
+    # Four updates teach no token that would be accepted.
+    r"^scripts/calibrate_head.py .*": "# calibrate_head.py: it has a test of its own",
+    # A server answers until the page's last request.
+    r"^(specdec-serve \S+).*": SERVE,
+    r"^curl -N .*": r"\g<0> && kill $(cat serve.pid)",
     # The demo without its own environment.
     r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py --lines 4 --repeats 1",
     # Downloads come from a local mirror.
     r"^scripts/get_data\.py .*": (
         r"SACREBLEU=small/sacrebleu \g<0> --mirror file://$PWD/small/mirror"
     ),
+    r"multi30k runs/raw .*": r"\g<0> && sed -i '121,$d' runs/raw/train.??",
     # Inputs of the reader.
     r"\bRAW\b|runs/part\b": "small",
+    r"^specdec-make-pair (VERIFIER SOURCES|(opus-mt-en-de) text\.en) OUT.*": (
+        r"specdec-make-pair VERIFIER small/train.en runs/made-\2 --updates 4 --cpu"
+    ),
+    r"make-pair VERIFIER": "make-pair checkpoints/multi30k.en-de/verifier.pt",
+    r" VERIFIER\b": " runs/verifier/checkpoint_last.pt",
+    r"\bDICT_DIR\b": "runs/m30k/bin",
+    r" CODES\b": " runs/m30k/codes",
+    r"(?<=^specdec-evaluate )(.*) OUT\b": r"\1 runs/compared",
     r"\bOUT\b": "small/out",
     r"\bBIN\b": "small/out/bin",
     r"\bDATA_DIR\b": PAIR,
@@ -55,17 +82,36 @@ SMALL = {
     r"\bsegmented\.en": "small/out/bpe/test.en",
     r"\btalk\.en": "small/test.en",
     r"\byour-text\.en": "small/train.en",
-    # A CPU, few updates, tiny models.
+    r"\bruns/(wmt|raw)/(?=(valid|test)\.)": "small/",
+    r"\b(runs/wmt/newstest2016\.drawn|drawn2016)\.en": "small/valid.en",
+    r"\b(runs/wmt/newstest2014\.drawn|drawn2014|runs/multi30k\.drawn|text)\.en": "small/test.en",
+    r"\bmemory/": "small/memory/",
+    r"\b(opus-mt-en-de|nllb-200-distilled-600M)\b": "small/m2m",
+    r"-s eng_Latn -t deu_Latn": "-s en -t de",
+    # A folder for each way of training.
+    r"(?<=^fairseq-train )(.*)SAVE_DIR": r"\1runs/by-hand",
+    r"(?<=PWD/)SAVE_DIR": "runs/hydra",
+    # A CPU, few rounds and updates, tiny models.
+    r"--rounds \d": "--rounds 1",
     r" (32000|12000)$": " 200",
     r"--hours 4": "--updates 4 --cpu",
     r"--workers 8": "--workers 1",
     r" --(fp16|autocast bfloat16|verifier-feature-layers 1,2|max-update \d+)": "",
     r"--num-update-checkpoints 10": "--num-update-checkpoints 2",
+    r"(?<=train\.en )1[13]6000\b": "60",
     r"--pairs 50000 --numbers 40000": "--pairs 100 --numbers 100",
     r"--draft-vocabulary 8000": "--draft-vocabulary 2",
     r"--recipe wmt14_\w+": r"\g<0> --no-fp16",
     r"--recipe (wmt14_block_causal|wmt_cpu_drafter)": r"\g<0> --verifier-embed-dim 32",
-    r"^scripts/train_(verifier|drafter)\.sh .*": rf"\g<0> {TINY}",
+    r"^scripts/train_drafter\.sh (?!.*--recipe).*": r"\g<0> --verifier-embed-dim 32",
+    r"^(scripts/train_(verifier|drafter)\.sh|specdec-train) .*": rf"\g<0> {TINY}",
+    r"^scripts/train_head\.sh .*": rf"\g<0> {TINY_TRAINING}",
+    r"^fairseq-train small/out/bin .*": rf"\g<0> {AS_WIDE} {TINY_TRAINING}",
+    r"^fairseq-hydra-train .*": rf"\g<0> {HYDRA_SMALL}",
+    r"^specdec-train .*": r"\g<0> --no-fp16",
+    r"^scripts/gpu_check\.py .*": (
+        r"\g<0> --device cpu --small --lines 1 --batch 1 --precisions float32 --exact float64"
+    ),
     r"^scripts/(distill\.sh|inference\.py) .*": r"\g<0> --cpu --max-len-b 20",
     r"^scripts/train_on_gpu\.py .*": rf"\g<0> {GPU_SMALL}",
 }
@@ -148,6 +194,9 @@ def write_inputs(small: Path) -> None:
             (small / f"mirror/{name}.{language}.gz").write_bytes(packed)
     for name in ("a", "b"):
         write_lines(small / f"corpus/{name}.en", [f"A dog {name}.", "A man sings."])
+        write_lines(small / f"memory/{name}.en", ["Ein Hund.", "Ein Mann singt."])
+    export = f"specdec-export {PAIR}/verifier.pt {small}/m2m --to transformers"
+    subprocess.run(export, shell=True, check=True, capture_output=True)
     for archive, name in (
         ("training-parallel-europarl-v7", "europarl-v7"),
         ("training-parallel-commoncrawl", "commoncrawl"),

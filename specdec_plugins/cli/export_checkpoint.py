@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> None:
         with reserved([("TARGET", os.path.join(args.target, CONFIG))], inputs):
             to_transformers(settings_of_verifier(args), Path(args.target), args.half)
         return
+    os.makedirs(Path(args.target).parent, exist_ok=True)
     folder = Path(args.dictionaries or os.devnull)
     inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
     languages = args.source_lang, args.target_lang

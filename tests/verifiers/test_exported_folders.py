@@ -40,14 +40,14 @@ def tokens(settings: Settings, lines: list[str]) -> list[list[str]]:
 @torch.no_grad()
 def test_stock_fairseq_loads_it(kind: str, tmp_path: Path) -> None:
     """The bias is folded into other weights, and targets begin with EOS or their language."""
-    folder, path = tmp_path / kind, tmp_path / "verifier.pt"
+    folder, path = tmp_path / kind, tmp_path / "new" / "verifier.pt"
     make, languages = FAMILIES[kind]
     # Stock fairseq lacks swish.
     make(folder, activation_function="relu")
     export(folder, path, *flags_of(languages))
     state = load_state(path)
     assert OUTPUT_BIAS not in state["model"]
-    overrides = {"data": str(tmp_path)}
+    overrides = {"data": str(path.parent)}
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
     model = model.double().eval()
     options = {"beam_size": 1, "max_len_b": 28, "min_len": 0}

@@ -187,8 +187,7 @@ class SourceStep(Step):
         with torch.no_grad():
             layers = [DecoderLayerRunner(layer, True) for layer in model.decoder.layers]
         self._read = MemoryStep(layers)
-        # In int8 they would change every fifth line that changes now, to save a twentieth of the
-        # time (docs/engines.md).
+        # In int8 a fifth more lines would change, for a twentieth less time.
         self.exact = self._read.projections
         self.projections = [*self._encode.projections, *self.exact]
 

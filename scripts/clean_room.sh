@@ -74,7 +74,7 @@ for version; do
   cd clone
   for page in "${pages[@]}"; do
     if [ -z "$page" ]; then continue; fi
-    rm -rf runs
+    rm -rf runs corpus.de SAVE_DIR pair
     python scripts/page_commands.py "$page"
   done
   cd ..

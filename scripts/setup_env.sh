@@ -84,8 +84,7 @@ else
   done
   [ -n "$version" ] ||
     die "no Python 3.10, 3.11 or 3.12 was found; install one, or name it: PYTHON=/path/to/python $0"
-  say "making $venv with Python $version"
-  "$python" -m venv --clear "$venv" </dev/null >&2
+  run "making $venv with Python $version" "$python" -m venv --clear "$venv"
 fi
 rm -f "$stamp"
 

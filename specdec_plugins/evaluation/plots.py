@@ -81,7 +81,8 @@ def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
 def _parts(axes: Axes, group: Sequence[Result]) -> None:
     """Draw the milliseconds of a sentence by phase: medians over rounds."""
     ends = [0.0] * len(group)
-    for part, color in zip((*PHASES, OTHER, WHOLE), (*COLORS[:5], GREY)):
+    colors = dict(zip((*PHASES, OTHER), COLORS)) | {WHOLE: GREY}
+    for part, color in colors.items():
         widths = [median(_milliseconds(run, part) for run in result.runs) for result in group]
         axes.barh(range(len(group)), widths, left=ends, color=color, label=part)
         ends = [end + width for end, width in zip(ends, widths)]

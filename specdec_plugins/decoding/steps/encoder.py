@@ -53,11 +53,11 @@ def is_stock(encoder: TransformerEncoderBase) -> bool:
 
 
 def embeds_as_stock(encoder: TransformerEncoderBase) -> bool:
-    """Return whether :func:`embedded` embeds tokens as an encoder does."""
+    """Return whether :func:`embeddings` embeds tokens as an encoder does."""
     return same_methods(encoder, TransformerEncoderBase, "forward_embedding")
 
 
-def embedded(
+def embeddings(
     encoder: TransformerEncoderBase, tokens: Tensor, positions: Tensor, table: Tensor | None
 ) -> Tensor:
     """Return ``(rows, source, channels)`` embeddings by tensor code alone.
@@ -117,7 +117,7 @@ class StockEncoder:
             table: a :func:`position_table`.
         """
         positions = (visible.cumsum(1) - 1).clamp(min=0)
-        x = embedded(self.model, tokens, positions, table)
+        x = embeddings(self.model, tokens, positions, table)
         (states,) = self._run(x * visible[..., None], mask)
         return states.transpose(0, 1)
 
@@ -199,7 +199,8 @@ class SourceStep(Step):
             positions: ``(1, source)`` from 0.
             table: a :func:`position_table`; None: the encoder has no positions.
         """
-        (states,) = self._encode(embedded(self.encoder, tokens, positions, table), None)
+        x = embeddings(self.encoder, tokens, positions, table)
+        (states,) = self._encode(x, None)
         memory: Results = self._read(states.transpose(0, 1))
         return memory
 

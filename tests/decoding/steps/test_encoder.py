@@ -14,7 +14,7 @@ from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
     SourceReader,
     SourceStep,
-    embedded,
+    embeddings,
     frozen_encoder,
 )
 from specdec_plugins.engines.eager import EagerEngine
@@ -116,7 +116,7 @@ def test_int8_reads_exact_keys_and_values() -> None:
     engine = OnnxRuntimeEngine("int8")
     with torch.no_grad():
         (expected,) = step(*inputs)
-        x = embedded(step.encoder, *inputs)
+        x = embeddings(step.encoder, *inputs)
         memory = MemoryStep([DecoderLayerRunner(layer) for layer in verifier.decoder.layers])
     (states,) = engine.prepare(EncoderStep(step.encoder))(x, torch.zeros(1, 1, 1, 9))
     (rounded,) = memory(states.transpose(0, 1))

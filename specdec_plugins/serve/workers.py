@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 #: A source and a target language, such as ``("en", "de")``.
 Direction = tuple[str, str]
 #: Workers are forks of a process that has one thread, and has loaded the libraries for all of them.
-#: A fork of this process would share the locks of its threads.
+#: A fork of this process would share the locks of its threads. (OpenBLAS ends its own at a fork.)
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["specdec_plugins.inference.loading", "numba", "onnx", "onnxruntime", "sacremoses"]
@@ -150,8 +150,6 @@ class Workers:
         """
         threads = str(self._load[1])
         os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-        # It would start threads when it is loaded, before the fork.
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
         workers = [self._begin() for _ in range(self.count)]
         loop = asyncio.get_running_loop()
         loads = [loop.run_in_executor(worker, _loaded) for worker in workers]

@@ -199,13 +199,14 @@ def test_a_client_that_leaves_ends_its_sentences(server: Server) -> None:
     assert server.metric("specdec_tokens_total") == before
 
 
-def test_workers_are_forks_of_a_process_with_one_thread(server: Server) -> None:
+def test_workers_are_forks_of_a_process_with_one_thread(server: Server, narrow: Server) -> None:
     """Locks of other threads would stay locked in them. The libraries are loaded there."""
-    parent = parent_of_workers(server)
-    status = Path(f"/proc/{parent}/status").read_text()
-    assert "Threads:\t1\n" in status
-    assert "onnxruntime" in Path(f"/proc/{parent}/maps").read_text()
-    assert len(children_of(parent)) == 2
+    for service, workers in ((server, 2), (narrow, 1)):
+        parent = parent_of_workers(service)
+        status = Path(f"/proc/{parent}/status").read_text()
+        assert "Threads:\t1\n" in status
+        assert "onnxruntime" in Path(f"/proc/{parent}/maps").read_text()
+        assert len(children_of(parent)) == workers
 
 
 def test_a_worker_that_dies_is_replaced(server: Server, expected: dict[str, str]) -> None:
@@ -228,9 +229,10 @@ def test_a_port_that_no_machine_has(world: Path, capfd: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def narrow(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One request at a time, for two seconds; with a beam."""
-    flags = ("--timeout", "2", "--max-requests", "1", "--workers", "1", "--beam", "3")
-    server = start(world, tmp_path_factory.mktemp("narrow"), *flags, "--max-characters", "50000")
+    """One request at a time, for two seconds; with a beam, and two threads a worker."""
+    flags = ["--timeout", "2", "--max-requests", "1", "--max-characters", "50000"]
+    flags += ["--workers", "1", "--threads", "2", "--beam", "3"]
+    server = start(world, tmp_path_factory.mktemp("narrow"), *flags)
     yield server
     server.process.terminate()
     server.process.wait(60)

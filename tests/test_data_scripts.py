@@ -234,8 +234,8 @@ def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -
     with subprocess.Popen(
         list(map(str, command)),
         env=environment,
-        # Tests in the background inherit that it is ignored, and no shell can trap it then.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # Tests in the background inherit that some are ignored, and no shell can trap them then.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as script:
         end = time.monotonic() + 60
         while not (tmp_path / "ids").exists():

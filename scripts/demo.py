@@ -47,15 +47,16 @@ MARKS = "\n  {0}drafted and accepted in one step{1}, the verifier's own word bet
 NEXT = """
   Next:
     . .venv/bin/activate
-    specdec-translate {model} --input-path {model}/example.en
-    specdec-tune {model}      (the fastest way here)
-    specdec-translate {model}/verifier.pt      (a verifier without a drafter, as yours)
+    specdec-translate {model} --input-path data/{text}
+    specdec-tune {model}  # the fastest way here
+    specdec-translate {model}/verifier.pt  # no drafter
+    pip install -e '.[serve]'
+    specdec-serve {model}  # a page, and HTTP for programs
 
 """
-SHOWN = 8
-"""Translations that are shown."""
-WARM = 4
-"""Sentences that a system decodes before it is timed."""
+WARM = 2
+"""Sentences that a system decodes before it is timed, which tell how long all will take."""
+PROPORTION = "{desc} {percentage:3.0f}%|{bar}| {elapsed}"
 Timed = dict[str, tuple[float, list[str]]]
 """Median seconds of all sentences, and the translations, by system."""
 BEAM = "fairseq's beam search"
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> None:
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     add("--precision", choices=("float32", "int8"), default="float32", help="of all but fairseq")
     add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
-    add("--lines", metavar="N", type=int, default=20, help="only the first so many")
+    add("--lines", metavar="N", type=int, default=8, help="only the first so many")
     args = parser.parse_args(argv)
     model = args.model.resolve()
     text = "captions.en" if model.name == "multi30k.en-de" else "example.en"  # it knows no more
@@ -89,7 +90,7 @@ def main(argv: list[str]) -> None:
     base = Settings.of_model(model, engine=args.engine, precision=args.precision)
     ours = load(replace(parse_system(SYSTEMS[STRICT], base), trace=True))
     put(MARKS.format(*DRAFTED))
-    for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
+    for source, translation in zip(sources, ours.translate(sources)):
         show(source.text, translation)
     recorders = ours.generator.observers
     ours.generator.observers = []  # they take time
@@ -98,28 +99,44 @@ def main(argv: list[str]) -> None:
     talk(ours)
     if model.is_relative_to(ROOT):
         model = model.relative_to(ROOT)
-    put(NEXT.format(model=model))
+    put(NEXT.format(model=model, text=text))
 
 
 def measure(base: Settings, ours: Translator, sources: list[Line], repeats: int) -> Timed:
-    """Time all systems, one after another."""
-    timed = {}
-    with progress(False, total=len(SYSTEMS) * repeats, unit="run", leave=False) as bar:
+    """Time all systems, in turn."""
+    systems: dict[str, Translator] = {}
+    expected: dict[str, int] = {}  # milliseconds a run
+    share = sum(len(line.text) for line in sources) / sum(len(line.text) for line in sources[:WARM])
+    with progress(False, total=len(SYSTEMS), unit="system", leave=False) as bar:
         for name, text in SYSTEMS.items():
-            bar.set_description_str(f"timing {name}")
-            seconds = []
+            bar.set_description_str(f"loading {name}")
             settings = parse_system(text, base)
             system = ours if name == STRICT else load_translator(settings)
+            bar.update()
             if settings.drafts and not system.settings.kind:
                 continue  # no int8 is installed, or all is in int8
-            list(system.translate(sources[:WARM]))
-            for _ in range(repeats):
-                before = system.statistics.total_seconds
-                texts = [translation.text for translation in system.translate(sources)]
-                seconds.append(system.statistics.total_seconds - before)
-                bar.update()
-            timed[name] = median(seconds), texts
-    return timed
+            seconds, _ = run(system, sources[:WARM])
+            expected[name] = round(1000 * share * seconds)
+            systems[name] = system
+    total = repeats * sum(expected.values())
+    put(f"  Timing {counted(len(systems), 'way')} to decode takes about {total / 1000:.0f} s.\n")
+    seconds_of: dict[str, list[float]] = {name: [] for name in systems}
+    texts = {}
+    with progress(False, total=total, unit="ms", leave=False, bar_format=PROPORTION) as bar:
+        for _ in range(repeats):
+            for name, system in systems.items():
+                bar.set_description_str(f"timing {name}")
+                seconds, texts[name] = run(system, sources)
+                seconds_of[name].append(seconds)
+                bar.update(expected[name])
+    return {name: (median(seconds_of[name]), texts[name]) for name in systems}
+
+
+def run(system: Translator, sources: list[Line]) -> tuple[float, list[str]]:
+    """Return the seconds that decoding took, and the translations."""
+    before = system.statistics.total_seconds
+    texts = [translation.text for translation in system.translate(sources)]
+    return system.statistics.total_seconds - before, texts
 
 
 def fill(text: str) -> str:

@@ -57,7 +57,7 @@ SMALL = {
     r"^(specdec-serve \S+).*": SERVE,
     r"^curl -N .*": r"\g<0> && kill $(cat serve.pid)",
     # The demo without its own environment.
-    r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py --lines 4 --repeats 1",
+    r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py",
     # Downloads come from a local mirror.
     r"^scripts/get_data\.py .*": (
         r"SACREBLEU=small/sacrebleu \g<0> --mirror file://$PWD/small/mirror"

@@ -35,6 +35,8 @@ def test_translations_and_a_table(
     rows = [line for line in output.splitlines() if line.endswith("/2")]
     assert [row[2:25].strip() for row in rows] == list(demo.SYSTEMS)[1:5]
     assert all(row.endswith("2/2") for row in rows)
+    assert re.search(r"^  Timing 5 ways to decode takes about \d+ s\.$", output, re.MULTILINE)
+    assert max(map(len, output.splitlines())) <= 80
     # Of the drafts alone: without drafts it is 1.
     assert float(re.findall(r"([\d.]+)\s+tokens\s+a\s+step", output)[0]) > 3
 

@@ -31,12 +31,12 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 668,
+    "cli": 670,
     "criterions": 195,
     "data": 45,
     "decoding": 2845,
     "engines": 1065,
-    "evaluation": 825,
+    "evaluation": 860,
     "files": 315,
     "host": 140,
     "inference": 1670,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_710
+MAX_WEIGHT = 11_746
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
+from specdec_plugins.evaluation.plots import check_installed, save_figure
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
@@ -29,7 +31,12 @@ def main(argv: Sequence[str]) -> None:
     add("--subset", default="valid", help="subset of it (valid)")
     add("--AR-path", help="the verifier, if not where it was in training")
     add("--drafter", help="the drafter, if not where it was in training")
+    add(
+        "--plot", metavar="NAME", type=Path, help="draw the reliability diagram: NAME.png, NAME.svg"
+    )
     args = parser.parse_args(argv)
+    if args.plot:
+        check_installed("do without --plot")
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     with reserved([("OUTPUT", args.output)], inputs.items()):
         trained = calibration.TrainedHead(
@@ -40,8 +47,14 @@ def main(argv: Sequence[str]) -> None:
         head = trained.head
         head.settings = replace(head.settings, temperature=temperature, bias=bias)
         size = save_head(args.output, head)
+    calibrated = predictions.at(temperature, bias)
+    if args.plot:
+        save_figure(
+            calibration.reliability({"uncalibrated": predictions, "calibrated": calibrated}),
+            args.plot,
+        )
     before = calibration.report(predictions)
-    after = calibration.report(predictions.at(temperature, bias))
+    after = calibration.report(calibrated)
     rows = {f"uncalibrated {name}": before[name] for name in ("token", "survival")} | after
     names = ("observed", "predicted", "auroc", "ece", "brier")
     heads = ("", "slots", *names)

@@ -19,11 +19,10 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from specdec_plugins.evaluation.experiment import Experiment, measure
-from specdec_plugins.evaluation.plots import draw, save_figure
+from specdec_plugins.evaluation.plots import check_installed, draw, save_figure
 from specdec_plugins.evaluation.records import write_records
 from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
@@ -72,8 +71,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
-    if not args.no_plots and find_spec("matplotlib") is None:
-        raise ValueError("the plots need matplotlib: pip install matplotlib, or give --no-plots")
+    if not args.no_plots:
+        check_installed("give --no-plots")
     base = make_settings(
         argparse.Namespace(
             **{**vars(args), "batch": 1, "controller": "auto", "strategy": "specdec"}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
+from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -17,11 +20,15 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.head_file import load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
+from specdec_plugins.evaluation.plots import COLORS, GREY
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BINS = 15
 #: The highest temperature that is fitted: it leaves nothing of a logit.
@@ -44,6 +51,16 @@ class Predictions:
     def at(self, temperature: float, bias: float) -> Predictions:
         """Return the same with logits divided by ``temperature``, then ``bias`` added."""
         return replace(self, logits=self.logits / temperature + bias)
+
+    @property
+    def token(self) -> Tensor:
+        """``(blocks, slots)`` probabilities that a token is accepted if all before it are."""
+        return self.logits.float().sigmoid()
+
+    @property
+    def survival(self) -> Tensor:
+        """``(blocks, slots)`` probabilities that a token and all before it are accepted."""
+        return self.token.cumprod(-1)
 
 
 def metrics(predicted: Tensor, happened: Tensor, bins: int = BINS) -> dict[str, float]:
@@ -91,24 +108,53 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     return 1 / slope, float(model.intercept_[0])
 
 
+def cases(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return predicted probabilities ``(cases,)`` and whether it happened, of ``token`` and of
+    ``survival``."""
+    kinds = {
+        "token": (predictions.token, predictions.decided),
+        "survival": (predictions.survival, predictions.open),
+    }
+    return {
+        name: (predicted[where], predictions.survived[where])
+        for name, (predicted, where) in kinds.items()
+    }
+
+
 def report(predictions: Predictions) -> dict[str, dict[str, float]]:
     """Return the metrics of ``token`` and ``survival``, and of survival by slot.
 
     ``token`` is of a token's probability if all before it are accepted, over decided slots;
     ``survival`` of the running product, over slots before the sentence's end.
     """
-    happened = predictions.survived
-    decided = predictions.decided
-    unended = predictions.open
-    token = predictions.logits.float().sigmoid()
-    survival = token.cumprod(-1)
-    rows = {
-        "token": metrics(token[decided], happened[decided]),
-        "survival": metrics(survival[unended], happened[unended]),
-    }
-    for slot, (p, h, where) in enumerate(zip(survival.T, happened.T, unended.T)):
+    rows = {name: metrics(p, y) for name, (p, y) in cases(predictions).items()}
+    survival = predictions.survival
+    for slot, (p, h, where) in enumerate(
+        zip(survival.T, predictions.survived.T, predictions.open.T)
+    ):
         rows[f"survival of slot {slot}"] = metrics(p[where], h[where])
     return rows
+
+
+def reliability(heads: Mapping[str, Predictions]) -> Figure:
+    """Draw observed rates against predicted ones, of single tokens and of survival.
+
+    As Guo et al., *On Calibration of Modern Neural Networks* (ICML 2017), figure 1, as curves.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2), ("token", "survival")):
+        axes.plot((0, 1), (0, 1), color=GREY, linestyle="dotted")
+        for (name, predictions), color in zip(heads.items(), COLORS):
+            predicted, happened = cases(predictions)[kind]
+            observed, centres = calibration_curve(happened, predicted, n_bins=BINS)
+            axes.plot(centres, observed, marker="o", color=color, label=name)
+        axes.set_title(kind)
+        axes.set_xlabel("predicted probability")
+        axes.set_ylabel("observed rate")
+        axes.legend()
+    return figure
 
 
 class TrainedHead:

@@ -1,10 +1,12 @@
-"""Plots of an experiment: speed, where time goes, and verifier calls against discarded tokens."""
+"""Plots of an experiment: speed, where time goes, calls, discarded tokens and lengths."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import cycle
+from importlib.util import find_spec
+from itertools import chain, cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -46,11 +48,12 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
         ("speed", speed, groups),
         ("parts", _parts, groups),
         ("pareto", _pareto, drafting),
+        ("lengths", _lengths, drafting),
     ):
         filled = [group for group in shown if len(group) > 1]
         if not filled:
             continue
-        height = 6 if panel is _pareto else 1.5 + 0.4 * max(map(len, filled))
+        height = 6 if shown is drafting else 1.5 + 0.4 * max(map(len, filled))
         figure = Figure(figsize=(7 * len(filled), height), layout="constrained")
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
@@ -125,6 +128,28 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
     axes.set_xlabel("discarded per committed token: verified (full) and drafted (hollow) tokens")
     axes.set_ylabel("verifier calls per committed token")
     axes.legend(loc="upper left")
+
+
+def _lengths(axes: Axes, group: Sequence[Result]) -> None:
+    """Draw how often steps verify how many tokens, in the first round.
+
+    The oracle verifies what will be accepted, so its curve is that of the best lengths there are.
+    """
+    for result, color in zip(group, cycle(COLORS)):
+        counts = Counter(chain.from_iterable(of.verified for of in result.runs[0].sentences))
+        lengths = range(max(counts, default=0) + 1)
+        shares = [counts[length] / max(counts.total(), 1) for length in lengths]
+        axes.plot(lengths, shares, marker="o", color=color, label=result.system)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("tokens that a step verifies (the oracle: those that are accepted)")
+    axes.set_ylabel("share of steps")
+    axes.legend()
+
+
+def check_installed(remedy: str) -> None:
+    """Refuse to plot without matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise ValueError(f"plots need matplotlib: pip install matplotlib, or {remedy}")
 
 
 def _colors(group: Sequence[Result]) -> dict[str, str]:

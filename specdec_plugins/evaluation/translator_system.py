@@ -62,4 +62,5 @@ class TranslatorJob:
             # Forced tokens have a pass of their own.
             calls=len(result.accepted) + bool(result.forced),
             mismatched=sum(result.verified) - sum(result.accepted),
+            verified=list(result.verified),
         )

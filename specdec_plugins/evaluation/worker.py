@@ -59,6 +59,8 @@ class SentenceFigures:
     calls: int | None = None
     #: Tokens that were verified and not accepted; None for a system that does not speculate.
     mismatched: int | None = None
+    #: Tokens that each step verified; none for a system that does not speculate.
+    verified: list[int] = field(default_factory=list)
 
 
 @dataclass

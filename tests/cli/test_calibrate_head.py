@@ -17,7 +17,12 @@ from specdec_plugins.evaluation.calibration import TrainedHead
 
 def test_calibrated_head_is_the_trained_one(trained: Trained, tmp_path: Path) -> None:
     output, exported = tmp_path / "acceptance_head.pt", tmp_path / "drafter.pt"
-    assert calibrate_head.main([str(trained.head), str(output)]) == 0
+    diagram = tmp_path / "reliability"
+    assert calibrate_head.main([str(trained.head), str(output), "--plot", str(diagram)]) == 0
+    assert {path.name for path in tmp_path.glob("reliability.*")} == {
+        "reliability.png",
+        "reliability.svg",
+    }
     export_checkpoint(str(trained.drafter), str(exported), Training(("en", "de")))
     assert find_head(exported, "relaxed") == output
     before = TrainedHead(str(trained.head))

@@ -21,6 +21,7 @@ from specdec_plugins.evaluation.calibration import (
     TrainedHead,
     fit_calibration,
     metrics,
+    reliability,
     report,
 )
 
@@ -153,3 +154,19 @@ def test_predictions_are_of_the_blocks_that_decoding_drafts(
     statistics = generator.statistics
     assert (len(survived), accepted) == (statistics.steps, statistics.accepted_tokens)
     assert accepted < decided <= accepted + statistics.steps
+
+
+def test_the_reliability_diagram_shows_rates_in_bins() -> None:
+    """Of slots predicted at 1/2 a quarter came out; calibrated they lie on the diagonal."""
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+    survived = torch.tensor([[True], [False], [False], [False]])
+    every = torch.ones(4, 1, dtype=torch.bool)
+    uncalibrated = Predictions(torch.zeros(4, 1), survived, every, every)
+    temperature, bias = fit_calibration(uncalibrated)
+    figure = reliability({"before": uncalibrated, "after": uncalibrated.at(temperature, bias)})
+    assert [axes.get_title() for axes in figure.axes] == ["token", "survival"]
+    for axes in figure.axes:
+        diagonal, before, after = [line.get_xydata().tolist() for line in axes.lines]
+        assert diagonal == [[0, 0], [1, 1]]
+        assert before == [pytest.approx([0.5, 0.25])]
+        assert after == [pytest.approx([0.25, 0.25], abs=1e-4)]

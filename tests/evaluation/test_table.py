@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.evaluation.plots import draw, save_figure
 from specdec_plugins.evaluation.table import results, table
+from specdec_plugins.evaluation.worker import SentenceFigures
 from specdec_plugins.inference.systems import OTHERS
 
 
@@ -170,8 +171,22 @@ def test_plots(tmp_path: Path, matplotlib: Any) -> None:
     assert [name for name, _ in draw(results(experiment, runs), "AR")] == ["speed", "parts"]
     runs += [make_run("constant")]
     figures = dict(draw(results(experiment, runs), "AR"))
-    assert list(figures) == ["speed", "parts", "pareto"]
+    assert list(figures) == ["speed", "parts", "pareto", "lengths"]
     for name, figure in figures.items():
         save_figure(figure, tmp_path / name)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in (tmp_path / f"{name}.svg").read_bytes()
+
+
+def test_the_lengths_plot_has_a_curve_of_each_system(matplotlib: Any) -> None:
+    """Of the first round's steps: two of the oracle's three verified 1 token, one 3."""
+    sentences = {
+        "oracle": [SentenceFigures(1.0, 4, verified=[1, 3]), SentenceFigures(1.0, 2, verified=[1])],
+        "constant": [SentenceFigures(1.0, 4, verified=[4, 4])],
+    }
+    runs = [make_run(name, sentences=figures) for name, figures in sentences.items()]
+    (axes,) = dict(draw(results(make_experiment(*sentences), runs), "oracle"))["lengths"].axes
+    curves = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+    assert curves["oracle"] == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert curves["constant"] == [0, 0, 0, 0, 1]
+    assert "share of steps" in axes.get_ylabel()

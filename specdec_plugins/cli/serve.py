@@ -19,8 +19,6 @@ from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.machine import cores
 
 logger = logging.getLogger("specdec_plugins")
@@ -53,23 +51,21 @@ def main(argv: Sequence[str]) -> None:
     try:
         import uvicorn
 
-        from specdec_plugins.serve.app import Limits, Service
-        from specdec_plugins.serve.workers import Workers
+        from specdec_plugins.serve.app import Limits, make_service
     except ImportError as error:
         raise InferenceError(
             f"{error.name} is not installed; pip install 'specdec-plugins[serve]'"
         ) from error
     logger.setLevel(logging.INFO)
-    keys: list[str] = []
-    if args.api_key_file:
-        keys = args.api_key_file.read_text("utf-8").split()
-        if not keys:
-            raise InferenceError(f"{args.api_key_file}: has no key")
-    options = {"beam": args.beam, "nbest": args.beam, "precision": args.precision, "scores": False}
-    models = [as_tuned(Settings.of_model(path, **options)) for path in args.models]
-    count = args.workers or max(1, cores() // args.threads)
-    workers = Workers(models, count, args.threads)
-    service = Service(workers, Limits(args.max_characters, args.timeout, args.max_requests), keys)
+    service = make_service(
+        args.models,
+        workers=args.workers or max(1, cores() // args.threads),
+        threads=args.threads,
+        precision=args.precision,
+        beam=args.beam,
+        limits=Limits(args.max_characters, args.timeout, args.max_requests),
+        api_key_file=args.api_key_file,
+    )
     logger.info("loading the models; then at http://%s:%d", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
     uvicorn.run(

@@ -27,8 +27,11 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.documents import Document, html_document, plain_document
 from specdec_plugins.inference.growth import Piece
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.serve import protocols
 from specdec_plugins.serve.protocols import Asked, Fields, RequestError
 from specdec_plugins.serve.workers import Sentence, Workers
@@ -59,6 +62,34 @@ class Limits:
     seconds: float = 60.0
     #: Requests that are answered at the same time.
     requests: int = 64
+
+
+def make_service(
+    models: Sequence[Path],
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    precision: str = "float32",
+    beam: int = 1,
+    limits: Limits = Limits(),
+    api_key_file: Path | None = None,
+) -> Service:
+    """Return a service of pairs and verifiers, which loads them when its application starts.
+
+    Args:
+        workers: processes, each with all models.
+        threads: of each worker.
+        beam: hypotheses of beam search, for alternatives.
+        api_key_file: a key a line, one of which has to come with each request.
+    """
+    keys: list[str] = []
+    if api_key_file:
+        keys = api_key_file.read_text("utf-8").split()
+        if not keys:
+            raise InferenceError(f"{api_key_file}: has no key")
+    options = {"beam": beam, "nbest": beam, "precision": precision, "scores": False}
+    settings = [as_tuned(Settings.of_model(path, **options)) for path in models]
+    return Service(Workers(settings, workers, threads), limits, keys)
 
 
 class Figures:

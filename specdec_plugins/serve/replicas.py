@@ -1,0 +1,45 @@
+"""The service on more than one machine, by Ray Serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdec_plugins.serve.app import make_service
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+    from starlette.applications import Starlette
+
+
+#: Arguments of the application beside its models.
+ARGUMENTS = {"replicas": int, "precision": str, "beam": int, "api_key_file": Path}
+
+
+def app(args: Mapping[str, str]) -> Application:
+    """Build the service as an application of Ray Serve, which divides requests among replicas.
+
+        serve run specdec_plugins.serve.replicas:app models=checkpoints/wmt.en-de replicas=2
+
+    Args:
+        args: ``models``, the paths of pairs or verifiers with commas between them, which every
+            machine has; ``replicas`` (1), each with a worker of its own; ``precision``, ``beam``
+            and ``api_key_file`` as of specdec-serve.
+    """
+    if "models" not in args:
+        raise ValueError("models=PATH: is missing")
+    models = [Path(path) for path in args["models"].split(",")]
+    options = {}
+    for name in args.keys() - {"models"}:
+        if name not in ARGUMENTS:
+            raise ValueError(f"{name}=: is none of models, {', '.join(ARGUMENTS)}")
+        options[name] = ARGUMENTS[name](args[name])
+    replicas = options.pop("replicas", 1)
+
+    from ray import serve  # which only this needs
+
+    def build() -> Starlette:
+        return make_service(models, **options).app()
+
+    return serve.deployment(serve.ingress(build)(), name="specdec", num_replicas=replicas).bind()

@@ -185,6 +185,7 @@ def test_the_lengths_plot_has_a_curve_of_each_system(matplotlib: Any) -> None:
         "constant": [SentenceFigures(1.0, 4, verified=[4, 4])],
     }
     runs = [make_run(name, sentences=figures) for name, figures in sentences.items()]
+    runs += [make_run(name, round=2, sentences=[]) for name in sentences]
     (axes,) = dict(draw(results(make_experiment(*sentences), runs), "oracle"))["lengths"].axes
     curves = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
     assert curves["oracle"] == pytest.approx([0, 2 / 3, 0, 1 / 3])

@@ -127,6 +127,7 @@ def test_figures_of_sentences_make_up_the_counts(prefix: str | None, tmp_path: P
             assert (counts["verified_tokens"] < counts["drafted_tokens"]) is (controller is cutting)
             wasted = counts["verified_tokens"] - counts["accepted_tokens"]
             assert sum(figures.mismatched for figures in sentences) == wasted
+            assert sum(sum(item.verified) for item in sentences) == counts["verified_tokens"]
         else:
             assert calls == [None] * 3
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -272,3 +273,21 @@ def test_alternatives_of_a_beam(world: Path, narrow: Server) -> None:
     assert "alternatives" not in narrow.translate(SENTENCES[0])[1]
     status, answer = narrow.translate(SENTENCES[0], alternatives="many")
     assert (status, answer["error"]) == (400, "alternatives: must be a number")
+
+
+def test_a_service_is_made_of_what_its_command_says(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def record(*arguments: Any) -> SimpleNamespace:
+        made.extend(arguments)
+        return SimpleNamespace(busy=0)
+
+    monkeypatch.setattr("specdec_plugins.serve.app.Workers", record)
+    flags = ["--workers", "3", "--threads", "2", "--precision", "int8", "--beam", "4"]
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    assert serve.main([str(world), *flags]) == 0
+    (settings,), workers, threads = made
+    assert (workers, threads) == (3, 2)
+    assert (settings.precision, settings.beam, settings.nbest) == ("int8", 4, 4)

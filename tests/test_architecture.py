@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 45,
     "decoding": 2845,
     "engines": 1051,
-    "evaluation": 825,
+    "evaluation": 819,
     "files": 315,
     "host": 140,
     "inference": 1670,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_673
+MAX_WEIGHT = 11_667
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Buckets, Replay
+from specdec_plugins.engines.engine import EAGER, Buckets, Replay
 
 logger = logging.getLogger(__name__)
 
@@ -41,27 +41,21 @@ class CudaGraphsEngine(EagerEngine):
         self._pool: Any = None
         #: The stream of warm-ups; a new stream would allocate a workspace.
         self._aside: Any = None
-        #: The engines that ran the steps so far.
-        self._runners: set[str] = set()
 
     @property
     def recorder(self) -> CudaGraphsEngine:
         return self
-
-    def _run_by(self, runner: str) -> None:
-        self._runners.add(runner)
-        self.name = " and ".join(sorted(self._runners))
 
     def fall_back(self, reason: str) -> None:
         """Note that steps are not recorded; the first time, warn."""
         if reason not in self.fallbacks:
             self.fallbacks.append(reason)
             logger.warning("%s: %s; the eager engine runs the steps", CudaGraphsEngine.name, reason)
-            self._run_by(EagerEngine.name)
+            self._run_by(EAGER, self.precision)
 
     def record(self, part: Replay, device: torch.device) -> Replay:
         """Run ``part``, and return its recording; what it allocates stays allocated."""
-        self._run_by(CudaGraphsEngine.name)
+        self._run_by(CudaGraphsEngine.name, self.precision)
         if self._record is not None:
             return self._record(part)
         # A replay runs the kernels that were chosen for the recording.

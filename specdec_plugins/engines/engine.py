@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 
 from specdec_plugins.engines.step import Run, Step
 
+EAGER = "eager"
 #: A function of tensors that never move, or its recording.
 Replay = Callable[[], None]
 
@@ -45,50 +46,52 @@ class Recorder(Protocol):
         """Note that steps of a batch are not recorded."""
 
 
-class Engine(Protocol):
+class Engine:
     """Runs pure steps fast, and says what it can do."""
 
+    #: The engine that really runs the prepared steps.
+    name: str
     #: The type of the models whose steps it runs.
     dtype: torch.dtype
+    #: True if a cached step gets the whole cache, the indices of new tokens and always a mask, and
+    #: inputs may be the same tensors filled anew; else it gets the cached positions with room
+    #: behind them.
+    whole_cache = False
+    #: The rows of the largest batch on a CPU for which a drafter's drafts pay.
+    max_drafted_rows = 1
+    #: True if it runs all steps by weights of its own, so that the models' may go.
+    stores_weights = False
 
-    @property
-    def name(self) -> str:
-        """The engine that really runs the prepared steps."""
+    def __init__(self, precision: str) -> None:
+        #: The precision of the arithmetic, whatever was asked for.
+        self.precision = precision
+        #: The reasons why eager runs some steps in its place.
+        self.fallbacks: list[str] = []
+        #: The precisions of the engines that ran steps so far.
+        self._runners: dict[str, str] = {}
 
-    @property
-    def precision(self) -> str:
-        """The precision of the arithmetic, whatever was asked for."""
-
-    @property
-    def fallbacks(self) -> Sequence[str]:
-        """The reasons why eager runs some steps in its place."""
-
-    @property
-    def whole_cache(self) -> bool:
-        """True if a cached step gets the whole cache, the indices of new tokens and always a mask,
-        and inputs may be the same tensors filled anew; else it gets the cached positions with room
-        behind them."""
+    def _run_by(self, runner: str, precision: str) -> None:
+        """Note an engine that runs steps: this one, or, named last, eager in its place."""
+        self._runners[runner] = precision
+        names = sorted(self._runners, key=EAGER.__eq__)
+        self.name = " and ".join(names)
+        self.precision = " and ".join(dict.fromkeys(self._runners[name] for name in names))
 
     @property
     def recorder(self) -> Recorder | None:
         """Records whole steps; None: this engine cannot."""
-
-    @property
-    def max_drafted_rows(self) -> int:
-        """The rows of the largest batch on a CPU for which a drafter's drafts pay."""
-
-    @property
-    def stores_weights(self) -> bool:
-        """True if it runs all steps by weights of its own, so that the models' may go."""
-
-    def release(self) -> None:
-        """Free the weights of the models whose steps it has prepared."""
+        return None
 
     def prepare(self, step: Step) -> Run:
         """Return the function to call in place of a step, which cannot run by itself any more."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Free the weights of the models whose steps it has prepared, if it stores its own."""
 
     def running(self) -> AbstractContextManager[None]:
         """Return the context in which steps are run."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.engines.engine import EAGER, Engine
 from specdec_plugins.engines.exported_step import ExportedStep, Shape
 from specdec_plugins.engines.int8_products import int8_products, weight_bits
 from specdec_plugins.engines.step import Results, Run, Step
@@ -20,24 +21,23 @@ from specdec_plugins.machine import give_back, processor_name
 
 logger = logging.getLogger(__name__)
 
-EAGER = "eager"
 #: Relative errors of a step. That of int8 stays below 0.1; a wrong kernel's is near 1 or above.
 TOLERATED = {"float32": 0.001, "int8": 0.5}
 #: Stands for empty tensors, since bindings refuse null pointers. It is neither read nor written.
 _NOT_EMPTY = torch.empty(1)
 
 
-class OnnxRuntimeEngine:
+class OnnxRuntimeEngine(Engine):
     """Run exported steps, each in one session for inputs of all sizes.
 
     It takes as many threads as torch has when the engine is made. With ``fall_back``, PyTorch runs
     the steps that cannot be exported, and the user is warned.
     """
 
+    name = "onnxruntime"
     dtype = torch.float32
     whole_cache = True
-    recorder = None
-    max_drafted_rows = 1
+    stores_weights = True
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """``precision``: float32 or int8."""
@@ -49,30 +49,13 @@ class OnnxRuntimeEngine:
                 f"--engine onnxruntime: cannot be imported ({error}); pip install "
                 "'specdec-plugins[int8]', or use --engine eager"
             ) from error
+        super().__init__(precision)
         self._runtime = onnxruntime
         self._precision = precision
         self._fall_back = fall_back
-        #: The precisions of the engines of the steps prepared so far.
-        self._runners: dict[str, str] = {}
         self._layers: list[nn.Linear] = []
-        self.fallbacks: list[str] = []
         self._threads = torch.get_num_threads()
         self._torch_threads = 1
-
-    @property
-    def name(self) -> str:
-        """The engines of the steps prepared so far: ``onnxruntime``, ``eager`` or both."""
-        return " and ".join(sorted(self._runners, reverse=True)) or "onnxruntime"
-
-    @property
-    def precision(self) -> str:
-        """The precision of the arithmetic, that of exported steps first."""
-        used = [self._runners[name] for name in sorted(self._runners, reverse=True)]
-        return " and ".join(dict.fromkeys(used)) or self._precision
-
-    @property
-    def stores_weights(self) -> bool:
-        return not self.fallbacks
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -96,10 +79,11 @@ class OnnxRuntimeEngine:
             self.fallbacks.append(f"onnxruntime {problem}")
             logger.warning("%s; torch runs it", self.fallbacks[-1])
             logger.debug("onnxruntime", exc_info=True)
-            self._runners[EAGER] = "float32"
+            self._run_by(EAGER, "float32")
+            self.stores_weights = False
             self._torch_threads = self._threads
             return step
-        self._runners["onnxruntime"] = self._precision
+        self._run_by(OnnxRuntimeEngine.name, self._precision)
         for item in step.projections:
             self._layers += item.layers
             item.weight = item.bias = None

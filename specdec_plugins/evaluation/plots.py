@@ -42,7 +42,7 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
     # Only here: matplotlib is an extra. Without pyplot, which looks for a display.
     from matplotlib.figure import Figure
 
-    drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
+    drafting = [[r for r in group if r.middle("discard_rate") > 0] for group in groups]
     speed = partial(_speed, baseline=baseline)
     for name, panel, shown in (
         ("speed", speed, groups),
@@ -72,8 +72,7 @@ def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
         middle = median(ratios)
         error = [[middle - min(ratios)], [max(ratios) - middle]]
         axes.barh(index, middle, xerr=error, color=colors[result.settings.policy], capsize=2)
-        milliseconds = result.middle("milliseconds") or 0.0
-        label = f" {middle:.2f} ({milliseconds:.3g} ms)"
+        label = f" {middle:.2f} ({result.middle('milliseconds'):.3g} ms)"
         axes.text(max(ratios), index, label, va="center", fontsize=8)
     axes.set_yticks(range(len(group)), [result.system for result in group])
     axes.invert_yaxis()
@@ -109,10 +108,10 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
     """
     for policy, color in _colors(group).items():
         of_policy = [result for result in group if result.settings.policy == policy]
-        of_policy.sort(key=lambda result: result.middle("verified_discard_rate") or 0.0)
-        verified = [result.middle("verified_discard_rate") or 0.0 for result in of_policy]
-        drafted = [result.middle("discard_rate") or 0.0 for result in of_policy]
-        calls = [result.middle("verification_rate") or 0.0 for result in of_policy]
+        of_policy.sort(key=lambda result: result.middle("verified_discard_rate"))
+        verified = [result.middle("verified_discard_rate") for result in of_policy]
+        drafted = [result.middle("discard_rate") for result in of_policy]
+        calls = [result.middle("verification_rate") for result in of_policy]
         axes.plot(verified, calls, marker="o", color=color, label=policy)
         axes.hlines(calls, verified, drafted, color=color, linestyle="dotted")
         axes.plot(drafted, calls, "o", color=color, fillstyle="none")

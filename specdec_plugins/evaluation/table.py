@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,10 +57,10 @@ class Result:
         figures = (run.figures().get(name) for run in self.runs)
         return [value for value in figures if value is not None]
 
-    def middle(self, name: str) -> float | None:
-        """Return the median of a figure; None where it is not known."""
+    def middle(self, name: str) -> float:
+        """Return the median of a figure; NaN where it is not known."""
         values = self.values(name)
-        return median(values) if values else None
+        return median(values) if values else math.nan
 
     def speed_over(self, other: Result) -> list[float]:
         """Return how many times as fast this is in each round; drawn output by the token."""
@@ -167,9 +168,9 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
         yield f"| {' | '.join(row)} |"
 
 
-def number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    """Return a figure, or nothing."""
-    return "" if value is None else f"{scale * value:.{digits}f}"
+def number(value: float, digits: int, scale: float = 1.0) -> str:
+    """Return a figure, or nothing for NaN."""
+    return "" if math.isnan(value) else f"{scale * value:.{digits}f}"
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -198,11 +199,11 @@ def _arithmetic(result: Result) -> tuple[str, str]:
     return run.engine, run.precision.partition(",")[0]
 
 
-def unlike(result: Result, group: Sequence[Result]) -> int | None:
-    """Return the number of lines that differ from AR's; None where there is nothing to compare."""
+def unlike(result: Result, group: Sequence[Result]) -> float:
+    """Return the number of lines that differ from AR's; NaN where there is nothing to compare."""
     other = counterpart(result, group, AR)
     if other is None or other is result or result.settings.rule.draws:
-        return None
+        return math.nan
     return sum(a != b for a, b in zip(result.outputs[0], other.outputs[0], strict=True))
 
 

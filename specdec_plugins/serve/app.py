@@ -17,6 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     HTMLResponse,
@@ -33,7 +34,7 @@ from specdec_plugins.inference.growth import Piece
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.serve import protocols
-from specdec_plugins.serve.protocols import Asked, Fields, RequestError
+from specdec_plugins.serve.protocols import Asked, Fields
 from specdec_plugins.serve.workers import Sentence, Workers
 
 logger = logging.getLogger(__name__)
@@ -168,9 +169,9 @@ class Service:
                 if path != "/languages":  # which LibreTranslate's clients ask for without a key
                     self._check_key(request, fields, is_deepl)
                 response = await answer(request, fields)
-            except RequestError as error:
+            except HTTPException as error:
                 key = "message" if is_deepl else "error"
-                response = JSONResponse({key: str(error)}, error.status)
+                response = JSONResponse({key: error.detail}, error.status_code)
             except ClientDisconnect:
                 response = Response(status_code=499)
             self.figures.requests.labels(path, response.status_code).inc()
@@ -184,13 +185,13 @@ class Service:
         try:
             body = await asyncio.wait_for(reading, self.limits.seconds)
         except asyncio.TimeoutError as error:
-            raise RequestError(408, "the request took too long to arrive") from error
+            raise HTTPException(408, "the request took too long to arrive") from error
         if not body:
             return {}
         try:
             return protocols.fields_of(body, request.headers.get("content-type", ""))
         except (ValueError, RecursionError) as error:
-            raise RequestError(400, "the request is neither JSON nor a form") from error
+            raise HTTPException(400, "the request is neither JSON nor a form") from error
 
     def _check_key(self, request: Request, fields: Fields, is_deepl: bool) -> None:
         key = fields.get("api_key")
@@ -201,7 +202,7 @@ class Service:
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(sent, known) for known in self._keys]
         if self._keys and not any(matches):
-            raise RequestError(403, "the API key is missing or wrong")
+            raise HTTPException(403, "the API key is missing or wrong")
 
     async def _libre_translate(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
@@ -216,7 +217,7 @@ class Service:
     async def _stream(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
         if len(asked.texts) > 1:
-            raise RequestError(400, "q: is a list; a stream has one text")
+            raise HTTPException(400, "q: is a list; a stream has one text")
         events: asyncio.Queue[str] = asyncio.Queue()
         work = asyncio.ensure_future(self._grow(request, fields, asked, events.put_nowait))
         work.add_done_callback(lambda _: events.put_nowait(""))
@@ -230,8 +231,8 @@ class Service:
                     yield event
                     event = await events.get()
                 work.result()
-            except (RequestError, ClientDisconnect) as error:
-                yield _event("error", error=str(error), status=getattr(error, "status", 499))
+            except HTTPException as error:
+                yield _event("error", error=error.detail, status=error.status_code)
             finally:
                 work.cancel()
 
@@ -309,7 +310,7 @@ class Service:
     async def _documents(self, asked: Asked) -> list[Document]:
         """Divide the texts of a request, if they are not too long."""
         if sum(map(len, asked.texts)) > self.limits.characters:
-            raise RequestError(413, f"a request may have {self.limits.characters} characters")
+            raise HTTPException(413, f"a request may have {self.limits.characters} characters")
         make = html_document if asked.is_html else plain_document
         language = asked.direction[0]
         # Tags that nobody closes take the parser of HTML seconds.
@@ -324,7 +325,7 @@ class Service:
     ) -> tuple[list[str], list[Sentence]]:
         """Return the output of each text, and all sentences; ``take``: see :class:`Workers`."""
         if self._places.locked():
-            raise RequestError(429, "too many requests wait; try again later")
+            raise HTTPException(429, "too many requests wait; try again later")
         begin = time.perf_counter()
         async with self._places:
             with self.figures.open.track_inprogress():
@@ -347,9 +348,9 @@ class Service:
         try:
             while not (await asyncio.wait([work], timeout=LOOKS))[0]:
                 if await request.is_disconnected():
-                    raise ClientDisconnect
+                    raise HTTPException(499, "the client left")
                 if time.monotonic() > end:
-                    raise RequestError(504, f"it takes more than {self.limits.seconds:g} s")
+                    raise HTTPException(504, f"it takes more than {self.limits.seconds:g} s")
         finally:
             work.cancel()
         return work.result()
@@ -360,7 +361,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise RequestError(413, f"a request may have {max_bytes} bytes")
+            raise HTTPException(413, f"a request may have {max_bytes} bytes")
     return body
 
 

@@ -13,6 +13,8 @@ from email import message_from_bytes
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
+
 from specdec_plugins.serve.workers import Direction
 
 #: The fields of a request's JSON or form.
@@ -56,14 +58,6 @@ NAMES = {
 }
 
 
-class RequestError(Exception):
-    """A request that is answered with an HTTP status and one sentence."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 @dataclass(frozen=True)
 class Asked:
     """A request in the terms of this package."""
@@ -80,7 +74,8 @@ class Asked:
 def fields_of(body: bytes, content_type: str) -> Fields:
     """Return the fields of a request's body: of JSON, if it is not said to be a form.
 
-    A field that a form repeats is a list. Surrogates without a partner become U+FFFD.
+    A field that a form repeats is a list. Surrogates without a partner, which JSON can spell,
+    become U+FFFD.
 
     Raises:
         ValueError: it is no object of JSON in UTF-8, or no form.
@@ -98,22 +93,15 @@ def fields_of(body: bytes, content_type: str) -> Fields:
     elif "form" in content_type:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
-        fields = json.loads(body)
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        fields = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         if not isinstance(fields, dict):
             raise ValueError("no object")
-        return {str(name): _cleaned(value) for name, value in fields.items()}
+        return fields
     values: dict[str, list[str]] = {}
     for name, value in pairs:
-        values.setdefault(name, []).append(_cleaned(value))
+        values.setdefault(name, []).append(value)
     return {name: items if len(items) > 1 else items[0] for name, items in values.items()}
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(map(_cleaned, value))
-    if not isinstance(value, str):
-        return value
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def strings(fields: Fields, name: str) -> list[str]:
@@ -121,7 +109,7 @@ def strings(fields: Fields, name: str) -> list[str]:
     value = fields.get(name)
     items: list[Any] = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str) for item in items):
-        raise RequestError(400, f"{name}: must be a string or a list of strings")
+        raise HTTPException(400, f"{name}: must be a string or a list of strings")
     return items
 
 
@@ -138,9 +126,9 @@ def direction_of(directions: Sequence[Direction], source: object, target: object
         matches = _with_language(matches, 0, language)
     if not matches:
         offered = ", ".join(f"{a} to {b}" for a, b in directions)
-        raise RequestError(400, f"{language} to {wanted} is not supported; there is {offered}")
+        raise HTTPException(400, f"{language} to {wanted} is not supported; there is {offered}")
     if len(matches) > 1:
-        raise RequestError(400, "source: name the language, since several models have the target")
+        raise HTTPException(400, "source: name the language, since several models have the target")
     return matches[0]
 
 
@@ -157,11 +145,11 @@ def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     """Read LibreTranslate's ``POST /translate``."""
     kind = fields.get("format", "text")
     if kind not in ("text", "html"):
-        raise RequestError(400, f"format: {kind!r} is neither text nor html")
+        raise HTTPException(400, f"format: {kind!r} is neither text nor html")
     direction = direction_of(directions, fields.get("source"), fields.get("target"))
     wanted = str(fields.get("alternatives", 0))
     if not NUMBER.fullmatch(wanted):
-        raise RequestError(400, "alternatives: must be a number")
+        raise HTTPException(400, "alternatives: must be a number")
     return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
 
 
@@ -204,7 +192,7 @@ def detected(directions: Sequence[Direction]) -> list[dict[str, Any]]:
     """Return LibreTranslate's ``POST /detect``: the source of the models, if they have one."""
     sources = {source for source, _ in directions}
     if len(sources) > 1:
-        raise RequestError(400, "the models here have several sources; name the language")
+        raise HTTPException(400, "the models here have several sources; name the language")
     return [{"confidence": 100, "language": next(iter(sources))}]
 
 
@@ -212,7 +200,7 @@ def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     """Read DeepL's ``POST /v2/translate``."""
     tags = fields.get("tag_handling") or ""
     if tags not in ("", "html"):
-        raise RequestError(400, f"tag_handling: {tags!r} is not supported; html is")
+        raise HTTPException(400, f"tag_handling: {tags!r} is not supported; html is")
     direction = direction_of(directions, fields.get("source_lang"), fields.get("target_lang"))
     return Asked(
         strings(fields, "text"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject, Location
@@ -21,12 +19,6 @@ FAMILIES: dict[str, type[Family]] = {
 }
 
 
-class Kind(msgspec.Struct):
-    """A ``config.json`` of any model."""
-
-    model_type: str = ""
-
-
 def limits_of(path: Location | None) -> JsonObject:
     """Return the limits, by our names, that a folder of transformers brings; else none."""
     return family_of(path).generation.limits() if path and is_folder(path) else {}
@@ -39,7 +31,7 @@ def family_of(folder: Location) -> Family:
         CheckpointError: a model that is not supported, or a file that cannot be read.
     """
     path = Path(folder)
-    name = read_json(path / CONFIG, Kind).model_type
+    name = str(read_json(path / CONFIG, dict[str, object]).get("model_type"))
     if name not in FAMILIES:
         raise CheckpointError(
             f"{path / CONFIG}: its model_type is {shown(name)}; supported are {', '.join(FAMILIES)}"

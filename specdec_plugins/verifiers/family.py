@@ -16,7 +16,7 @@ from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.activations import SWISH
-from specdec_plugins.verifiers.folder import CONFIG, read_json
+from specdec_plugins.verifiers.folder import CONFIG, read_json, read_optional
 from specdec_plugins.verifiers.generation import read_generation
 from specdec_plugins.verifiers.pieces import BytePieces, Pieces, SavedPieces, symbol_of
 
@@ -61,6 +61,30 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     tie_word_embeddings: bool = True
 
 
+class AddedToken(msgspec.Struct):
+    """An added token of ``tokenizer_config.json``."""
+
+    content: str
+
+
+class Tokenizer(msgspec.Struct):
+    """A ``tokenizer_config.json``, or a ``special_tokens_map.json``."""
+
+    #: The languages of M2M-100, NLLB and mBART.
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    #: Marian's.
+    source_lang: str | None = None
+    target_lang: str | None = None
+    separate_vocabs: bool = False
+    #: Added tokens by their numbers.
+    added_tokens_decoder: dict[Token, AddedToken] = {}
+    additional_special_tokens: list[str] | None = None
+    #: True of older NLLB: a source's language follows its EOS.
+    legacy_behaviour: bool = False
+    tokenizer_class: str | None = None
+
+
 class Family(ABC):
     """A folder of a family, as a fairseq Transformer and its dictionaries."""
 
@@ -74,6 +98,11 @@ class Family(ABC):
         self.folder = folder
         self.config = read_json(folder / CONFIG, Config)
         self.generation = read_generation(folder)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The options of the tokenizer."""
+        return read_optional(self.folder / "tokenizer_config.json", Tokenizer)
 
     @abstractmethod
     def tokens(self, side: str) -> Mapping[str, int]:

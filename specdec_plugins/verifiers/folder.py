@@ -33,9 +33,9 @@ class Index(msgspec.Struct):
     weight_map: dict[str, ShardName]
 
 
-def is_folder(path: Location | None) -> bool:
+def is_folder(path: Location) -> bool:
     """Return whether a path is a folder as transformers saves a model."""
-    return path is not None and os.path.isfile(os.path.join(path, CONFIG))
+    return os.path.isfile(os.path.join(path, CONFIG))
 
 
 def read_json(path: Path, kind: type[T]) -> T:

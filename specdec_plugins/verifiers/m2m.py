@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
-import msgspec
 from fairseq.data.multilingual.multilingual_utils import LangTokStyle, get_lang_tok
 
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.verifiers.family import Family, Token, Vocabulary
+from specdec_plugins.verifiers.family import Family, Tokenizer, Vocabulary
 from specdec_plugins.verifiers.folder import read_json, read_optional
 from specdec_plugins.verifiers.pieces import Pieces, load_pieces, sentencepiece
 
@@ -21,25 +20,6 @@ SPM = "sentencepiece.bpe.model"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 FIRST_PIECE = 3
 MASK = "<mask>"
-
-
-class AddedToken(msgspec.Struct):
-    """An added token of ``tokenizer_config.json``."""
-
-    content: str
-
-
-class Tokenizer(msgspec.Struct):
-    """A ``tokenizer_config.json``, or a ``special_tokens_map.json``."""
-
-    #: Added tokens by their numbers.
-    added_tokens_decoder: dict[Token, AddedToken] = {}
-    additional_special_tokens: list[str] | None = None
-    src_lang: str | None = None
-    tgt_lang: str | None = None
-    #: True of older NLLB: a source's language follows its EOS.
-    legacy_behaviour: bool = False
-    tokenizer_class: str | None = None
 
 
 class M2M(Family):
@@ -58,11 +38,6 @@ class M2M(Family):
     language = re.compile(r"__\w{2,16}__|[a-z]{3}_[A-Z][a-z]{3}")
     #: fairseq's spelling.
     style = LangTokStyle.multilingual
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The options of the tokenizer."""
-        return read_optional(self.folder / "tokenizer_config.json", Tokenizer)
 
     @property
     def languages(self) -> tuple[str | None, str | None]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,19 +12,11 @@ from torch import Tensor
 
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
-from specdec_plugins.verifiers.folder import read_json, read_optional
+from specdec_plugins.verifiers.folder import read_json
 from specdec_plugins.verifiers.pieces import Pieces, sentencepiece
 
 #: fairseq's learned positions begin after its PAD.
 OFFSET = 2
-
-
-class Tokenizer(msgspec.Struct):
-    """A ``tokenizer_config.json``."""
-
-    source_lang: str | None = None
-    target_lang: str | None = None
-    separate_vocabs: bool = False
 
 
 class Marian(Family):
@@ -40,11 +30,6 @@ class Marian(Family):
         "decoder_learned_pos": True,
     }
     segmentation: ClassVar[dict[str, str]] = sentencepiece("source.spm")
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The options of the tokenizer."""
-        return read_optional(self.folder / "tokenizer_config.json", Tokenizer)
 
     @property
     def languages(self) -> tuple[str, str]:

@@ -9,8 +9,9 @@ from typing import ClassVar
 from fairseq.data.multilingual.multilingual_utils import LangTokStyle
 
 from specdec_plugins.files.output import JsonObject
+from specdec_plugins.verifiers.family import Tokenizer
 from specdec_plugins.verifiers.folder import CONFIG, read_json
-from specdec_plugins.verifiers.m2m import M2M, MASK, Tokenizer
+from specdec_plugins.verifiers.m2m import M2M, MASK
 
 #: The languages of mBART in fairseq's order; so many are those of the first model.
 FIRST = 25

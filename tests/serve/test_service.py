@@ -33,10 +33,13 @@ from helpers.runs.served import (
 from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator
-from specdec_plugins.serve.protocols import RequestError, direction_of
 
 for library in LIBRARIES:
     pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
+
+from starlette.exceptions import HTTPException  # noqa: E402
+
+from specdec_plugins.serve.protocols import direction_of  # noqa: E402
 
 
 def test_the_words_are_the_translators(server: Server, expected: dict[str, str]) -> None:
@@ -125,7 +128,7 @@ def test_regions_and_scripts_of_languages_do_not_count(source: str | None) -> No
 def test_a_script_chooses_among_models_that_have_it() -> None:
     directions = [("eng_Latn", "zho_Hans"), ("eng_Latn", "zho_Hant")]
     assert direction_of(directions, "eng", "zho_Hant") == directions[1]
-    with pytest.raises(RequestError, match="several models"):
+    with pytest.raises(HTTPException, match="several models"):
         direction_of(directions, "eng", "zho")
 
 

@@ -23,13 +23,11 @@ class SharedSessions(OnnxRuntimeEngine):
     Two generators with the same models must not take turns within a batch.
     """
 
+    stores_weights = False  # which would free the models' own
+
     def __init__(self, precision: str) -> None:
         super().__init__(precision)
         self._runs: dict[object, tuple[Run, Step]] = {}
-
-    @property
-    def stores_weights(self) -> bool:
-        return False  # which would free the models' own
 
     def prepare(self, step: Step) -> Run:
         key = type(step), id(_model_of(step)), tuple(getattr(step, "_feature_layers", ()))

@@ -26,7 +26,10 @@ TINY_MODEL = """
     --encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 2
     --decoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 2
 """
-TINY_TRAINING = "--cpu --max-update 4 --update-freq 1 --save-interval-updates 2 --max-tokens 400"
+TINY_TRAINING = (
+    "--cpu --max-update 4 --update-freq 1 --save-interval-updates 2 --max-tokens 400 "
+    "--max-valid-steps 4"  # else weights that know nothing write until the length limit
+)
 AS_WIDE = "--encoder-embed-dim 384 --verifier-embed-dim 384 --decoder-embed-dim 384"
 TINY = " ".join(f"{TINY_MODEL} {TINY_TRAINING}".split())
 HYDRA_SMALL = (

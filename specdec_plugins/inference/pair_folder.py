@@ -7,10 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.verifiers.families import limits_of
 from specdec_plugins.verifiers.folder import is_folder
 
 VERIFIER = "verifier.pt"
@@ -46,13 +44,6 @@ def files_in_folder(folder: str) -> dict[str, str]:
     return paths
 
 
-def folder_of_pair(folder: Path) -> Path:
-    """Return the folder of a pair, which specdec-make-pair makes inside of OUT."""
-    inner = folder / "pair"
-    outside = (inner / VERIFIER).is_file() and not (folder / VERIFIER).is_file()
-    return inner if outside else folder
-
-
 def segmentation_beside(folder: Path) -> JsonObject:
     """Return tokenizer, BPE and their options for the files in a folder; empty without any.
 
@@ -69,19 +60,17 @@ def segmentation_beside(folder: Path) -> JsonObject:
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
-def pair_settings(model: Path) -> JsonObject:
-    """Return the settings of a run that a model decides: its files, tokenizer and BPE. Of a folder
-    of transformers these are its limits, too.
+def pair_settings(model: Path, dictionaries: Path | None = None) -> JsonObject:
+    """Return the settings of a run that a model decides: its files, tokenizer and BPE.
 
     Args:
         model: the folder of a pair or of transformers, or a verifier's checkpoint.
+        dictionaries: see :func:`verifier_settings`.
     """
-    settings = verifier_settings(model, None)
-    if is_folder(model):
-        return {**settings, "limits": GenerationLimits(**limits_of(model))}
-    if model.is_file():
+    settings = verifier_settings(model, dictionaries)
+    if model.is_file() or is_folder(model):
         return settings
-    return {**settings, "path": str(folder_of_pair(model) / DRAFTER)}
+    return {**settings, "path": str(model / DRAFTER)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
@@ -94,7 +83,7 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     """
     path = verifier
     if verifier.is_dir() and not is_folder(verifier):
-        path = folder_of_pair(verifier) / VERIFIER
+        path = verifier / VERIFIER
     data = dictionaries or (path if path.is_dir() else path.parent)
     return {"data": str(data), "ar_path": str(path), **segmentation_beside(data)}
 

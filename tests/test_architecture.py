@@ -34,7 +34,7 @@ CEILINGS = {
     "cli": 658,
     "criterions": 195,
     "data": 45,
-    "decoding": 2845,
+    "decoding": 2833,
     "engines": 1054,
     "evaluation": 819,
     "files": 315,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_632
+MAX_WEIGHT = 11_624
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

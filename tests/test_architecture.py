@@ -31,23 +31,23 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 658,
+    "cli": 656,
     "criterions": 195,
     "data": 45,
     "decoding": 2833,
-    "engines": 1054,
+    "engines": 1052,
     "evaluation": 819,
     "files": 315,
     "host": 140,
-    "inference": 1639,
+    "inference": 1637,
     "jobs": 705,
     "models": 940,
-    "serve": 441,
+    "serve": 440,
     "tasks": 343,
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_624
+MAX_WEIGHT = 11_617
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

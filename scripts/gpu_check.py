@@ -122,7 +122,7 @@ class Bench:
         else:
             engine = CudaGraphsEngine(precision, record=lambda part: part)
         controller = deepcopy(CONTROLLERS[kind][0])
-        scripted = rule[0] if rule and kind == "chain" else None
+        scripted = rule[0] if rule and kind == "chain" else StrictRule()
         return build_generator(verifier, drafter, words, limits=limits, controller=controller,
                                engines=Engines.both(engine), rule=scripted)  # fmt: skip
 

@@ -34,8 +34,8 @@ CEILINGS = {
     "cli": 656,
     "criterions": 195,
     "data": 45,
-    "decoding": 2833,
-    "engines": 1052,
+    "decoding": 2826,
+    "engines": 1051,
     "evaluation": 819,
     "files": 315,
     "host": 140,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_617
+MAX_WEIGHT = 11_609
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

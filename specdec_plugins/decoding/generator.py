@@ -51,8 +51,8 @@ class SpeculativeGenerator:
         drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
         tgt_dict: Dictionary,
         *,
-        rule: AcceptanceRule | None = None,
-        limits: GenerationLimits | None = None,
+        rule: AcceptanceRule = StrictRule(),
+        limits: GenerationLimits = GenerationLimits(),
         engine: Engine | None = None,
         reads_sources: bool = True,
     ) -> None:
@@ -66,8 +66,8 @@ class SpeculativeGenerator:
         self.eos = tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        self._limits = limits or GenerationLimits()
-        self._scoring = Scoring.of(rule or StrictRule(), self._limits)
+        self._limits = limits
+        self._scoring = Scoring.of(rule, limits)
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,18 +49,6 @@ PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 UNBUFFERED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of requests."""
-
-    #: Characters of text.
-    characters: int = 20_000
-    #: Seconds from the first byte to the answer.
-    seconds: float = 60.0
-    #: Requests that are answered at the same time.
-    requests: int = 64
-
-
 class Figures:
     """Counters for Prometheus."""
 
@@ -85,14 +72,21 @@ class Service:
     """Answers requests by workers. Nothing of a text is logged."""
 
     def __init__(
-        self, workers: Workers, limits: Limits = Limits(), keys: Sequence[str] = ()
+        self, workers: Workers, characters: int, seconds: float, requests: int, keys: Sequence[str]
     ) -> None:
-        """``keys``: one of them has to come with each request; none: nobody is asked."""
+        """
+        Args:
+            characters: of a request's text, at most.
+            seconds: from the first byte of a request to its answer, at most.
+            requests: that are answered at the same time.
+            keys: one of them has to come with each request; none: nobody is asked.
+        """
         self.workers = workers
-        self.limits = limits
+        self._characters = characters
+        self._seconds = seconds
         self.figures = Figures(workers)
         self._keys = [key.encode() for key in keys]
-        self._places = asyncio.Semaphore(limits.requests)
+        self._places = asyncio.Semaphore(requests)
 
     def app(self) -> Starlette:
         """Return the application, which starts and ends the workers."""
@@ -150,9 +144,9 @@ class Service:
 
     async def _fields(self, request: Request) -> Fields:
         """Return the fields of a request's JSON or form."""
-        reading = _read(request, WIDEST * self.limits.characters + OVERHEAD)
+        reading = _read(request, WIDEST * self._characters + OVERHEAD)
         try:
-            body = await asyncio.wait_for(reading, self.limits.seconds)
+            body = await asyncio.wait_for(reading, self._seconds)
         except asyncio.TimeoutError as error:
             raise HTTPException(408, "the request took too long to arrive") from error
         if not body:
@@ -278,8 +272,8 @@ class Service:
 
     async def _documents(self, asked: Asked) -> list[Document]:
         """Divide the texts of a request, if they are not too long."""
-        if sum(map(len, asked.texts)) > self.limits.characters:
-            raise HTTPException(413, f"a request may have {self.limits.characters} characters")
+        if sum(map(len, asked.texts)) > self._characters:
+            raise HTTPException(413, f"a request may have {self._characters} characters")
         make = html_document if asked.is_html else plain_document
         language = asked.direction[0]
         # Tags that nobody closes take the parser of HTML seconds.
@@ -313,13 +307,13 @@ class Service:
     ) -> list[Sentence]:
         """Translate as long as the client waits, and the limit lets it."""
         work = asyncio.ensure_future(translate)
-        end = time.monotonic() + self.limits.seconds
+        end = time.monotonic() + self._seconds
         try:
             while not (await asyncio.wait([work], timeout=LOOKS))[0]:
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client left")
                 if time.monotonic() > end:
-                    raise HTTPException(504, f"it takes more than {self.limits.seconds:g} s")
+                    raise HTTPException(504, f"it takes more than {self._seconds:g} s")
         finally:
             work.cancel()
         return work.result()

@@ -42,12 +42,12 @@ CEILINGS = {
     "inference": 1637,
     "jobs": 705,
     "models": 940,
-    "serve": 437,
+    "serve": 440,
     "tasks": 343,
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_606
+MAX_WEIGHT = 11_609
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

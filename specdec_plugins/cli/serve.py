@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         import uvicorn
 
-        from specdec_plugins.serve.app import Service
+        from specdec_plugins.serve.app import Limits, Service
         from specdec_plugins.serve.workers import Workers
     except ImportError as error:
         raise InferenceError(
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
     models = [as_tuned(Settings.of_model(path, **options)) for path in args.models]
     count = args.workers or max(1, cores() // args.threads)
     workers = Workers(models, count, args.threads)
-    service = Service(workers, args.max_characters, args.timeout, args.max_requests, keys)
+    service = Service(workers, Limits(args.max_characters, args.timeout, args.max_requests), keys)
     logger.info("loading the models; then at http://%s:%d", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
     uvicorn.run(

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 UNBUFFERED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of requests."""
+
+    #: Characters of text.
+    characters: int = 20_000
+    #: Seconds from the first byte to the answer.
+    seconds: float = 60.0
+    #: Requests that are answered at the same time.
+    requests: int = 64
+
+
 class Figures:
     """Counters for Prometheus."""
 
@@ -72,21 +85,14 @@ class Service:
     """Answers requests by workers. Nothing of a text is logged."""
 
     def __init__(
-        self, workers: Workers, characters: int, seconds: float, requests: int, keys: Sequence[str]
+        self, workers: Workers, limits: Limits = Limits(), keys: Sequence[str] = ()
     ) -> None:
-        """
-        Args:
-            characters: of a request's text, at most.
-            seconds: from the first byte of a request to its answer, at most.
-            requests: that are answered at the same time.
-            keys: one of them has to come with each request; none: nobody is asked.
-        """
+        """``keys``: one of them has to come with each request; none: nobody is asked."""
         self.workers = workers
-        self._characters = characters
-        self._seconds = seconds
+        self.limits = limits
         self.figures = Figures(workers)
         self._keys = [key.encode() for key in keys]
-        self._places = asyncio.Semaphore(requests)
+        self._places = asyncio.Semaphore(limits.requests)
 
     def app(self) -> Starlette:
         """Return the application, which starts and ends the workers."""
@@ -144,9 +150,9 @@ class Service:
 
     async def _fields(self, request: Request) -> Fields:
         """Return the fields of a request's JSON or form."""
-        reading = _read(request, WIDEST * self._characters + OVERHEAD)
+        reading = _read(request, WIDEST * self.limits.characters + OVERHEAD)
         try:
-            body = await asyncio.wait_for(reading, self._seconds)
+            body = await asyncio.wait_for(reading, self.limits.seconds)
         except asyncio.TimeoutError as error:
             raise HTTPException(408, "the request took too long to arrive") from error
         if not body:
@@ -272,8 +278,8 @@ class Service:
 
     async def _documents(self, asked: Asked) -> list[Document]:
         """Divide the texts of a request, if they are not too long."""
-        if sum(map(len, asked.texts)) > self._characters:
-            raise HTTPException(413, f"a request may have {self._characters} characters")
+        if sum(map(len, asked.texts)) > self.limits.characters:
+            raise HTTPException(413, f"a request may have {self.limits.characters} characters")
         make = html_document if asked.is_html else plain_document
         language = asked.direction[0]
         # Tags that nobody closes take the parser of HTML seconds.
@@ -307,13 +313,13 @@ class Service:
     ) -> list[Sentence]:
         """Translate as long as the client waits, and the limit lets it."""
         work = asyncio.ensure_future(translate)
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + self.limits.seconds
         try:
             while not (await asyncio.wait([work], timeout=LOOKS))[0]:
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client left")
                 if time.monotonic() > end:
-                    raise HTTPException(504, f"it takes more than {self._seconds:g} s")
+                    raise HTTPException(504, f"it takes more than {self.limits.seconds:g} s")
         finally:
             work.cancel()
         return work.result()

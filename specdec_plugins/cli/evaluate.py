@@ -83,6 +83,8 @@ def main(argv: Sequence[str]) -> None:
     baseline = args.baseline or next(n for n in (STOCK, AR, *systems) if n in systems)
     if baseline not in systems:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")
+    for path in filter(None, [*args.input_path, *args.reference]):
+        open(path, "rb").close()  # before anything is loaded
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         experiment = prepare(args, base, systems, Path(folder) / "model")
         with progress(args.no_progress_bar, unit="run") as bar:

@@ -46,6 +46,8 @@ class EngineModel(EnsembleModel):
             engine.recorder.fall_back("beams change the rows of a batch at every step")
         self._engine = engine
         self._verifiers = [CachedVerifier(model, padding, engine) for model in models]
+        #: The rows that verifiers have run, all in all.
+        self.rows_run = 0
 
     def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
         """Read a batch of sources."""
@@ -94,6 +96,7 @@ class EngineModel(EnsembleModel):
             if row >= 0:
                 asked[row] = token
         draft = ChainDraft.empty(count, tokens.device)
+        self.rows_run += count
         rows = to_device(self._rows, tokens.device)
         with self._engine.running():
             answers = [

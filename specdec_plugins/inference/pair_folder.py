@@ -44,6 +44,13 @@ def files_in_folder(folder: str) -> dict[str, str]:
     return paths
 
 
+def folder_of_pair(folder: Path) -> Path:
+    """Return the folder of a pair, which specdec-make-pair makes inside of OUT."""
+    inner = folder / "pair"
+    outside = (inner / VERIFIER).is_file() and not (folder / VERIFIER).is_file()
+    return inner if outside else folder
+
+
 def segmentation_beside(folder: Path) -> JsonObject:
     """Return tokenizer, BPE and their options for the files in a folder; empty without any.
 
@@ -70,7 +77,7 @@ def pair_settings(model: Path, dictionaries: Path | None = None) -> JsonObject:
     settings = verifier_settings(model, dictionaries)
     if model.is_file() or is_folder(model):
         return settings
-    return {**settings, "path": str(model / DRAFTER)}
+    return {**settings, "path": str(folder_of_pair(model) / DRAFTER)}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
@@ -83,7 +90,7 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     """
     path = verifier
     if verifier.is_dir() and not is_folder(verifier):
-        path = verifier / VERIFIER
+        path = folder_of_pair(verifier) / VERIFIER
     data = dictionaries or (path if path.is_dir() else path.parent)
     return {"data": str(data), "ar_path": str(path), **segmentation_beside(data)}
 

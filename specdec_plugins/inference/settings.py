@@ -105,6 +105,11 @@ class Settings(RunOptions):
             raise ValueError(
                 f"--drafts {self.drafts}: is neither a file nor one of {', '.join(DRAFTS)}"
             )
+        if self.searched and self.drafts is not None:
+            raise ValueError(
+                f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "
+                "multiply its arithmetic; give --beam 1"
+            )
         self._check_alignment()
         kind = self.kind
         strategy = self.strategy
@@ -118,7 +123,7 @@ class Settings(RunOptions):
             f"--controller {controller}": not speculates and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
-            f"--drafts {self.drafts}": self.drafts is not None and not speculates,
+            f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
             f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
             " ".join(of_rule) or self.rule.name: self.searched and not self.rule.lossless,

@@ -166,7 +166,7 @@ class Service:
         key = fields.get("api_key")
         if is_deepl:
             header = request.headers.get("authorization", "")
-            key = header.removeprefix("DeepL-Auth-Key ").strip()
+            key = header.removeprefix("DeepL-Auth-Key ").strip() or fields.get("auth_key")
         sent = str(key or "").encode("utf-8", "replace")
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(sent, known) for known in self._keys]

@@ -154,8 +154,9 @@ class Counting(EngineModel):
         return super().forward_encoder(net_input)
 
     def forward_decoder(self, tokens: Any, *rest: Any, **more: Any) -> Any:
+        before = self.rows_run
         answer = super().forward_decoder(tokens, *rest, **more)
-        self.counts.append((len(tokens), len(self._sentences)))
+        self.counts.append((len(tokens), self.rows_run - before))
         return answer
 
 

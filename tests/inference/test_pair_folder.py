@@ -12,7 +12,7 @@ from specdec_plugins.cli import inference as script
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import make_settings
-from specdec_plugins.inference.pair_folder import pair_settings
+from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 
 
 def test_settings_win_over_a_description_and_that_over_names_of_files(tmp_path: Path) -> None:
@@ -35,8 +35,14 @@ def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
         pair_settings(tmp_path)
 
 
-def test_a_pair_needs_no_more_than_its_folder(world: Path) -> None:
-    """It has its models and segmentation."""
+def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> None:
+    """It has its models and segmentation; OUT of make-pair stands for OUT/pair."""
+    pair = tmp_path / "pair"
+    pair.symlink_to(world)
+    assert Settings.of_model(tmp_path) == Settings.of_model(pair)
+    assert verifier_settings(tmp_path, None) == verifier_settings(pair, None)
+    found, expected = (make_settings(script.parse([str(f), "--cpu"])) for f in (tmp_path, pair))
+    assert found == expected
     flags = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --tokenizer moses"
     flags += f" --bpe subword_nmt --bpe-codes {world}/codes"
     lines = (f"{world} --cpu {more}".split() for more in ("", flags))

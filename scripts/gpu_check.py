@@ -46,7 +46,7 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.backends import BeamSearchGenerator, CTranslate2Generator
+from specdec_plugins.inference.backends import Backend, BeamSearchGenerator, CTranslate2Generator
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,7 +109,8 @@ class Bench:
         verifier, drafter, stock, *rule = models
         if name == "fairseq":
             lengths = {n: getattr(limits, n) for n in ("max_len_a", "max_len_b", "min_len")}
-            return BeamSearchGenerator(SequenceGenerator([stock], words, beam_size=1, **lengths))
+            search = SequenceGenerator([stock], words, beam_size=1, **lengths)
+            return BeamSearchGenerator(search, Backend("eager", precision))
         if name == "ctranslate2":
             plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
             return CTranslate2Generator(plain, self.codec, limits, precision, self.device.type)
@@ -121,7 +122,7 @@ class Bench:
         else:
             engine = CudaGraphsEngine(precision, record=lambda part: part)
         controller = deepcopy(CONTROLLERS[kind][0])
-        scripted = rule[0] if rule and kind == "chain" else None
+        scripted = rule[0] if rule and kind == "chain" else StrictRule()
         return build_generator(verifier, drafter, words, limits=limits, controller=controller,
                                engines=Engines.both(engine), rule=scripted)  # fmt: skip
 

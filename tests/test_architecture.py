@@ -31,23 +31,23 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 660,
+    "cli": 653,
     "criterions": 194,
     "data": 43,
-    "decoding": 2841,
+    "decoding": 2834,
     "engines": 1051,
     "evaluation": 854,
     "files": 315,
     "host": 139,
-    "inference": 1667,
+    "inference": 1646,
     "jobs": 705,
     "models": 940,
     "serve": 467,
-    "tasks": 346,
+    "tasks": 343,
     "verifiers": 569,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_719
+MAX_WEIGHT = 11_681
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -124,8 +124,6 @@ def _translate_lines(args: argparse.Namespace, settings: Settings) -> None:
         if output.resumable:
             remedy = "; lines before are kept, go on with --resume"
         lines.check(remedy)
-        if next(iter(lines.drafts or ()), None) is not None:
-            raise InferenceError(f"--drafts {settings.drafts}: has more lines than the input")
         _report(args, translator, output.done, works=True)
         resume.finish()
 
@@ -191,7 +189,3 @@ def warned(results: Iterable[Translation], before: int) -> Iterator[Translation]
             logger.warning(fault, number)
             fault = ""
         yield result
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -66,22 +66,21 @@ def build_generator(
     tgt_dict: Dictionary,
     *,
     block_size: int | None = None,
-    rule: AcceptanceRule | None = None,
-    limits: GenerationLimits | None = None,
-    controller: Controller | None = None,
+    rule: AcceptanceRule = StrictRule(),
+    limits: GenerationLimits = GenerationLimits(),
+    controller: Controller = Constant(),
     head: Head | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
     """Return a generator; without drafts, of plain AR.
 
-    Defaults are the drafter's block size, strict acceptance of whole blocks, and PyTorch.
+    Defaults are the drafter's block size, strict acceptance of whole blocks, and PyTorch. The
+    controller itself stays as it is.
 
     Raises:
         ValueError: a block size or a controller that does not fit the drafter.
         EngineError: a verifier that cannot be run exactly.
     """
-    rule = rule or StrictRule()
-    controller = controller or Constant()
     engines = engines or Engines.both(EagerEngine())
     drafting: tuple[CachedDrafter | DraftSource, Controller] | None = None
     if drafts is not None and controller.drafts:

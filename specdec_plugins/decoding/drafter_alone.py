@@ -43,7 +43,7 @@ class DrafterAlone:
         verifier: TransformerModelBase | None,
         tgt_dict: Dictionary,
         block_size: int | None = None,
-        limits: GenerationLimits | None = None,
+        limits: GenerationLimits = GenerationLimits(),
         engines: Engines | None = None,
     ) -> None:
         """Without ``verifier`` a drafter reads neither its encoder nor its states."""
@@ -53,7 +53,7 @@ class DrafterAlone:
         self.eos = tgt_dict.eos()
         self.drafter = drafter
         self.block_size = drafter.slots(block_size)
-        self._limits = limits or GenerationLimits()
+        self._limits = limits
         self.engines = engines or Engines.both(EagerEngine())
         self._bans = TokenBans(self._limits, self.pad, tgt_dict.unk(), self.eos)
         self._verifier = None

@@ -52,8 +52,8 @@ class SpeculativeGenerator:
         drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
         tgt_dict: Dictionary,
         *,
-        rule: AcceptanceRule | None = None,
-        limits: GenerationLimits | None = None,
+        rule: AcceptanceRule = StrictRule(),
+        limits: GenerationLimits = GenerationLimits(),
         engine: Engine | None = None,
         reads_sources: bool = True,
     ) -> None:
@@ -67,7 +67,7 @@ class SpeculativeGenerator:
         self.eos = tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        self.search = Search(rule or StrictRule(), limits or GenerationLimits())
+        self.search = Search(rule, limits)
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:

@@ -21,7 +21,7 @@ def option(
     help: str,
     minimum: float = -math.inf,
     maximum: float = math.inf,
-    choices: tuple[str, ...] = (),
+    choices: tuple[str, ...] | None = None,
 ) -> Any:
     """Declare a field of a dataclass that is an option: its help, bounds and choices."""
     return field(

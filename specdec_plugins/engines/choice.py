@@ -75,11 +75,15 @@ def engine_name(engine: str, precision: str, device: str) -> str:
     return next((name for name in suitable if is_installed(name)), suitable[0])
 
 
-def precision_of_drafts(engine: str, precision: str, device: str) -> str:
-    """Return the precision of drafts that output does not depend on: int8 where an engine has it,
-    the verifier's elsewhere."""
-    kind = ENGINES[engine_name(engine, precision, device)]
-    return "int8" if "int8" in kind.precisions else precision
+def precision_of_drafts(
+    asked: str | None, strict: bool, engine: str, precision: str, device: str
+) -> str | None:
+    """Return the precision of a drafter's drafts: by default int8 where output does not depend on
+    them and an engine has it, the verifier's elsewhere."""
+    if asked is None and strict:
+        kind = ENGINES[engine_name(engine, precision, device)]
+        return "int8" if "int8" in kind.precisions else precision
+    return asked
 
 
 def choose_engine(engine: str, precision: str, device: str) -> Engine:

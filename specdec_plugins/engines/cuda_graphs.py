@@ -31,12 +31,12 @@ class CudaGraphsEngine(EagerEngine):
     def __init__(
         self,
         precision: str = "float32",
-        buckets: Buckets | None = None,
+        buckets: Buckets = Buckets(),
         record: Callable[[Replay], Replay] | None = None,
     ) -> None:
         """``record``: records in place of CUDA; it may run its argument."""
         super().__init__(precision)
-        self.buckets = buckets or Buckets()
+        self.buckets = buckets
         self._record = record
         self._pool: Any = None
         #: The stream of warm-ups; a new stream would allocate a workspace.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.engines.engine import EAGER, Engine
-from specdec_plugins.engines.packing import pack
+from specdec_plugins.engines.packing import packed
 from specdec_plugins.engines.step import Run, Step
 
 
@@ -21,5 +21,8 @@ class EagerEngine(Engine):
         self.dtype = getattr(torch, precision)
 
     def prepare(self, step: Step) -> Run:
-        pack(step)
+        for projection in step.projections:
+            run = packed(projection)
+            if run is not None:
+                projection.run_by(run)
         return step

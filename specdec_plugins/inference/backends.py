@@ -101,13 +101,8 @@ class BatchGenerator:
 class BeamSearchGenerator(BatchGenerator):
     """A stock ``SequenceGenerator``, whose output is left alone."""
 
-    def __init__(
-        self, generator: SequenceGenerator, engines: Backend | Engines | None = None
-    ) -> None:
-        """``engines``: by default PyTorch in float32."""
-        super().__init__(
-            int(generator.model.max_decoder_positions()), engines or Backend("eager", "float32")
-        )
+    def __init__(self, generator: SequenceGenerator, engines: Backend | Engines) -> None:
+        super().__init__(int(generator.model.max_decoder_positions()), engines)
         self._generator = generator
 
     def decode(

@@ -202,13 +202,13 @@ class _Splitter(HTMLParser):
         self.parts[-1] += raw
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._copy(self.get_starttag_text() or "")
+        self._copy(str(self.get_starttag_text()))
         stays = self._verbatim or tag in VERBATIM or ("translate", "no") in attrs
         if stays and tag not in VOID:
             self._verbatim.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._copy(self.get_starttag_text() or "")
+        self._copy(str(self.get_starttag_text()))
 
     def handle_endtag(self, tag: str) -> None:
         self._copy(f"</{tag}>")

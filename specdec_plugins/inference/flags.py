@@ -29,8 +29,6 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.drafts.base import DRAFTS
 from specdec_plugins.inference.pair_folder import (
     ENCODERS,
-    VERIFIER,
-    folder_of_pair,
     pair_settings,
     segmentation_beside,
     verifier_settings,
@@ -38,7 +36,6 @@ from specdec_plugins.inference.pair_folder import (
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.tasks.recipes import flag
 from specdec_plugins.verifiers.families import limits_of
-from specdec_plugins.verifiers.folder import is_folder
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
 DRAFT_FLAGS = ("strategy", "drafts", "block_size")
@@ -177,7 +174,7 @@ def _filled(text: str) -> str:
 def _add_option(group: argparse._ActionsContainer, declared: Field[Any], hint: Any) -> None:
     """Add the flag of an option, whose type is ``hint``."""
     name = declared.name
-    choices = declared.metadata["choices"] or None
+    choices = declared.metadata["choices"]
     kind = next((part for part in get_args(hint) if part is not NoneType), hint)
     about: JsonObject = {"default": declared.default, "help": declared.metadata["help"]}
     if kind is bool:
@@ -230,12 +227,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
     data = Path(args.data)
-    named = args.path or args.AR_path
-    if not named and not data.exists():
-        raise InferenceError(f"{data}: no such file or folder")
-    if data.is_file() or (is_folder(data) and not named):
-        settings = verifier_settings(data, args.dictionaries)
-    elif named or not (folder_of_pair(data) / VERIFIER).is_file():
+    if args.path or args.AR_path:
         settings = {"data": args.data, "path": args.path, "ar_path": args.AR_path}
         if args.path and not args.AR_path:
             drafters, verifiers = split_models(args.path)
@@ -244,8 +236,10 @@ def _models_and_text(args: Namespace) -> JsonObject:
             settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
             settings |= segmentation_beside(data)
+    elif data.exists():
+        settings = pair_settings(data, args.dictionaries)
     else:
-        settings = pair_settings(data)
+        raise InferenceError(f"{data}: no such file or folder")
     if args.segmented:
         settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **encoder_options(args)}

@@ -218,25 +218,24 @@ def _build_generator(
     verifier = models.verifier
     drafter = models.drafter
     target = codec.target
+    if settings.strategy == "drafter" and drafter is not None:
+        return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
+    assert verifier is not None
     if settings.by_ctranslate2:
         return CTranslate2Generator(
             verifier, codec, settings.limits, settings.precision, beams=settings.beams
         )
     if settings.strategy == "fairseq" or settings.searched:
-        assert verifier is not None
         verifiers = [verifier, *models.others]
         return build_beam_search(settings, task, verifiers, engines.verifier)
-    if verifier is not None and writes(settings, verifier):
+    if writes(settings, verifier):
         check_supported(verifier)
         penalties = {target.unk(): settings.limits.unkpen}
         writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
         if writer is not None:
             return WriterGenerator(writer, settings, verifier, target)
-    if settings.strategy == "drafter" and drafter is not None:
-        return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
     drafts: Drafter | DraftSource | None = drafter
     if settings.kind is not None and not settings.kind.trained:
-        assert verifier is not None
         drafts = settings.kind.source(settings, codec.source, target, verifier, engines.verifier)
     generator = build_generator(
         verifier,

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.verifiers.families import limits_of
 from specdec_plugins.verifiers.folder import is_folder
 
 VERIFIER = "verifier.pt"
@@ -69,17 +67,15 @@ def segmentation_beside(folder: Path) -> JsonObject:
     return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
-def pair_settings(model: Path) -> JsonObject:
-    """Return the settings of a run that a model decides: its files, tokenizer and BPE. Of a folder
-    of transformers these are its limits, too.
+def pair_settings(model: Path, dictionaries: Path | None = None) -> JsonObject:
+    """Return the settings of a run that a model decides: its files, tokenizer and BPE.
 
     Args:
         model: the folder of a pair or of transformers, or a verifier's checkpoint.
+        dictionaries: see :func:`verifier_settings`.
     """
-    settings = verifier_settings(model, None)
-    if is_folder(model):
-        return {**settings, "limits": GenerationLimits(**limits_of(model))}
-    if model.is_file():
+    settings = verifier_settings(model, dictionaries)
+    if model.is_file() or is_folder(model):
         return settings
     return {**settings, "path": str(folder_of_pair(model) / DRAFTER)}
 

@@ -11,12 +11,14 @@ from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.engines.choice import check_drafter, precision_of_drafts
 from specdec_plugins.files.output import JsonObject, Location
 from specdec_plugins.inference.drafts.base import DRAFTS, DraftKind
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.inference.run_options import RunOptions
+from specdec_plugins.verifiers.families import limits_of
 
 TRACED = ("specdec", "AR")
 STRATEGIES = (*TRACED, "fairseq", "drafter")
@@ -113,23 +115,22 @@ class Settings(RunOptions):
         strategy = self.strategy
         controller = self.controller.name
         penalty = self.limits.repetition_penalty
+        speculates = strategy == "specdec" and not self.searched
         stock_or_alone = strategy not in TRACED or self.searched
+        of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
         how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
         refused = {
-            f"--controller {controller}": (strategy != "specdec" or self.searched)
-            and controller not in ("auto", "constant"),
+            f"--controller {controller}": not speculates and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
             f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
             f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
+            " ".join(of_rule) or self.rule.name: self.searched and not self.rule.lossless,
         }
         for flag, is_refused in refused.items():
             if is_refused:
                 raise ValueError(f"{flag}: does not work with {how}")
-        if self.searched and not self.rule.lossless:
-            flags = [f"--{name} {value}" for name, value in self.rule.values.items()]
-            raise ValueError(f"{' '.join(flags) or self.rule.name}: does not work with {how}")
         if kind is not None and not kind.takes(self.controller):
             raise ValueError(
                 f"--controller {controller}: does not work with --drafts {self.drafts_name}, which "
@@ -175,7 +176,9 @@ class Settings(RunOptions):
         Raises:
             InferenceError: the folder's ``segmentation.json`` cannot be read.
         """
-        return cls(**{**pair_settings(Path(model)), **options})
+        values = pair_settings(Path(model))
+        values["limits"] = GenerationLimits(**limits_of(values["ar_path"]))
+        return cls(**{**values, **options})
 
     def describe(self) -> JsonObject:
         """Return all settings, for reports and to know a run again."""
@@ -250,10 +253,10 @@ class Settings(RunOptions):
         engine = "eager" if self.stock_model else self.engine
         drafts = None
         if self.has_drafter:
-            drafts = self.drafter_precision
             strict = self.strategy == "specdec" and self.rule == StrictRule()
-            if strict and drafts is None:
-                drafts = precision_of_drafts(engine, self.precision, self.device)
+            drafts = precision_of_drafts(
+                self.drafter_precision, strict, engine, self.precision, self.device
+            )
         return engine, self.precision, drafts, self.device
 
     @property

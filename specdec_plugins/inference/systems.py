@@ -25,18 +25,27 @@ SETTINGS = (
     *("beam", "block_size", "drafter_precision", "drafts", "engine", "precision"),
     "target_prefix",
 )
-#: Settings of systems that draft nothing, or verify nothing.
-ALONE: JsonObject = {"controller": Constant(), "rule": StrictRule(), "drafts": None}
 #: Settings of systems without drafts.
-GREEDY: JsonObject = {**ALONE, "block_size": None, "drafter_precision": None, "ar_backend": "ours"}
-PEER: JsonObject = {**GREEDY, "engine": "auto", "precision": "float32"}
-#: Settings of systems that are no controllers.
+GREEDY: JsonObject = {
+    "controller": Constant(),
+    "drafts": None,
+    "block_size": None,
+    "drafter_precision": None,
+    "ar_backend": "ours",
+}
+PEER: JsonObject = {**GREEDY, "rule": StrictRule(), "engine": "auto", "precision": "float32"}
+#: Settings of systems that are no controllers; those without a rule take any.
 OTHERS: dict[str, JsonObject] = {
     FAIRSEQ: {**PEER, "strategy": FAIRSEQ},
     CTRANSLATE2: {**PEER, "strategy": AR, "ar_backend": CTRANSLATE2, "device": "cpu"},
     AR: {**GREEDY, "strategy": AR},
     BEAM: {**GREEDY, "strategy": AR},
-    DRAFTER: {**ALONE, "strategy": DRAFTER},
+    DRAFTER: {
+        "controller": Constant(),
+        "drafts": None,
+        "rule": StrictRule(),
+        "strategy": DRAFTER,
+    },
 }
 
 
@@ -76,9 +85,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         )
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     elif name in OTHERS:
-        changes = dict(OTHERS[name])
-        if name in (AR, BEAM):
-            changes["rule"] = rule
+        changes = {"rule": rule, **OTHERS[name]}
     else:
         raise ValueError(
             f"--systems {text}: must begin with one of {', '.join((*OTHERS, *CONTROLLERS))}"

@@ -64,8 +64,8 @@ class TextCodec:
         source: Dictionary,
         target: Dictionary,
         longest: int,
-        segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
-        tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
+        segmenters: Segmenters = Segmenters(),
+        tokens: LanguageTokens = LanguageTokens(),
     ) -> None:
         """
         Args:

@@ -104,25 +104,21 @@ def trees(kind: str) -> list[str]:
     return [f"tree@tree_nodes={nodes}{kind}" for nodes in TREES]
 
 
-def _check_table(table: Table, key: JsonObject) -> None:
-    """Refuse a table of other modes than those that specdec-tune tries, or with another key."""
-    ours = {AR, by_ctranslate2(key["precision"]), COPY, *trees(""), *trees(INT8_DRAFTS)}
-    stored = {timed.mode for modes in table.batches.values() for timed in modes}
-    if unknown := sorted(stored - ours):
-        raise ValueError(f"specdec-tune does not measure {unknown[0]!a}")
-    if other := differing(table.key, key):
-        raise ValueError(f"measured with other {other}")
-
-
 def load_table(key: JsonObject) -> Table | None:
-    """Return the stored table; None if there is none, or, with a warning, if it cannot be used."""
+    """Return the stored table; None if there is none, or, with a warning, if it cannot be used: if
+    it is another user's, has another key, or other modes than those that specdec-tune tries."""
     path = table_path(key)
+    ours = {AR, by_ctranslate2(key["precision"]), COPY, *trees(""), *trees(INT8_DRAFTS)}
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise ValueError("it is no ordinary file of yours")
         table = msgspec.json.decode(path.read_bytes(), type=Table)
-        _check_table(table, key)
+        stored = {timed.mode for modes in table.batches.values() for timed in modes}
+        if unknown := sorted(stored - ours):
+            raise ValueError(f"specdec-tune does not measure {unknown[0]!a}")
+        if other := differing(table.key, key):
+            raise ValueError(f"measured with other {other}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -138,9 +138,7 @@ def _engines(
     device = str(parameter.device)
     drafts_in = None
     if drafts:
-        drafts_in = options.drafter_precision
-        if strict and drafts_in is None:
-            drafts_in = precision_of_drafts(name, precision, device)
+        drafts_in = precision_of_drafts(options.drafter_precision, strict, name, precision, device)
     engines = choose_engines(name, precision, drafts_in, device)
     if engines.verifier.dtype != parameter.dtype:
         raise ValueError(

@@ -299,7 +299,7 @@ def test_typed_lines_are_answered_at_once(tmp_path: Path) -> None:
         locale |= {"LC_ALL": "de_DE.ISO-8859-1", "LOCPATH": str(tmp_path)}
     pair = SCRIPTS.parent / "checkpoints/multi30k.en-de"
     process = subprocess.Popen(
-        [sys.executable, "-m", "specdec_plugins.cli.inference", pair, "--cpu", "--engine", "eager"],
+        [sys.executable, SCRIPTS / "inference.py", pair, "--cpu", "--engine", "eager"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ from conftest import make_task, make_verifier
 from helpers.decoding.scripted import DICTIONARY, ScriptedHead, traced
 from helpers.decoding.shared_sessions import engine_of
 from helpers.models.drafters import make_block, make_causal
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -69,7 +69,7 @@ def make_generator(
     kind: str,
     controller: Controller,
     max_len_b: int,
-    rule: AcceptanceRule | None = None,
+    rule: AcceptanceRule = StrictRule(),
     by: str = "eager",
 ) -> SpeculativeGenerator:
     """The pair's output, traced; ``by``: one of ``shared_sessions.NAMES``."""
@@ -85,7 +85,7 @@ def build(
     engine: Engine,
     name: str,
     controller: Controller,
-    rule: AcceptanceRule | None = None,
+    rule: AcceptanceRule = StrictRule(),
     k: int = K,
     **limits: Any,
 ) -> SpeculativeGenerator:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helpers.decoding.scripted import ScriptedDrafter, scripted_generator
 from helpers.models.drafters import make_block, make_causal
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -77,7 +77,7 @@ class Stubborn(ScriptedDrafter):
 def specdec(
     name: str | list[int] | None,
     model: Any = None,
-    rule: AcceptanceRule | None = None,
+    rule: AcceptanceRule = StrictRule(),
     k: int = K,
     seed: int = 0,
     **limits: Any,

@@ -77,7 +77,8 @@ def free_port() -> int:
 def start(world: Path, folder: Path, *flags: str) -> Server:
     port, log = free_port(), folder / "log"
     (folder / "keys").write_text(f"other\n{KEY}\n")
-    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
+    code = "import sys; from specdec_plugins.cli.serve import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, str(world), "--port", str(port)]
     command += ["--workers", "2", "--max-characters", "4000", *flags]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, text=True)

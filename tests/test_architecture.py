@@ -34,7 +34,7 @@ CEILINGS = {
     "cli": 668,
     "criterions": 195,
     "data": 45,
-    "decoding": 2845,
+    "decoding": 2871,
     "engines": 1065,
     "evaluation": 825,
     "files": 315,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_710
+MAX_WEIGHT = 11_736
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

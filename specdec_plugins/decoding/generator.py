@@ -210,7 +210,7 @@ class SpeculativeGenerator:
         source_lengths = source.ne(self.pad).sum(1)
         limits = self.limits.max_lengths(source_lengths.tolist(), self.positions)
         # Before the controller is asked for its longest draft.
-        lengths = controller.start(len(source))
+        lengths = controller.first_lengths(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)
         batch.draft_lengths = lengths
         with clock.phase("encode"):

@@ -34,12 +34,12 @@ CEILINGS = {
     "cli": 668,
     "criterions": 195,
     "data": 45,
-    "decoding": 2871,
+    "decoding": 2875,
     "engines": 1065,
     "evaluation": 825,
-    "files": 315,
+    "files": 316,
     "host": 140,
-    "inference": 1670,
+    "inference": 1684,
     "jobs": 705,
     "models": 940,
     "serve": 455,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 585,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_736
+MAX_WEIGHT = 11_758
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

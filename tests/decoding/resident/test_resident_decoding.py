@@ -25,6 +25,7 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import MAX_LENGTHS
 from specdec_plugins.decoding.resident.loop import ResidentBatch
 from specdec_plugins.decoding.step_result import CommitObserver, StepResult
 from specdec_plugins.engines.eager import EagerEngine
@@ -128,6 +129,28 @@ def assert_both_loops_put_out_the_same(
     made.rows = None if controller == "tree of few rows" else rows
     for number, batch in enumerate((lengths, lengths[::-1])):
         assert_same(made, plain, make_batch(batch, seed=seed + number))
+
+
+@examples(30)
+@given(
+    longest=st.lists(st.integers(1, 20), min_size=1, max_size=7),
+    controller=st.sampled_from(["none", "constant", "tree"]),
+    rows=st.sampled_from([None, 2]),
+    seed=st.integers(0, 99),
+)
+def test_each_row_has_its_own_maximum_length(
+    longest: list[int], controller: str, rows: int | None, seed: int
+) -> None:
+    """In place of that of all rows, which may be smaller."""
+    models = "causal", controller, StrictRule()
+    made, plain = make(recorded(), *models, max_len_b=6), make(EAGER, *models, max_len_b=6)
+    made.rows = rows
+    batch = make_batch([1 + length % 7 for length in longest], seed=seed)
+    batch["net_input"][MAX_LENGTHS] = torch.tensor(longest)
+    assert_same(made, plain, batch)
+    made.observers.clear()
+    for (found,), limit in zip(made.generate([], batch), longest):
+        assert len(found["tokens"]) <= limit + 1
 
 
 OUTGROWN = {"name": "causal", "controller": "constant", "rule": "relaxed", "rows": None, "seed": 0}

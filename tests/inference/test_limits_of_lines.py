@@ -112,7 +112,7 @@ def test_a_length_that_cannot_be_is_its_lines_error(world: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"beam": 4}, {"strategy": "fairseq", "beam": 1}])
-def test_a_search_has_one_limit(options: dict[str, Any], world: Path) -> None:
+def test_a_search_has_one_limit(options: dict[str, object], world: Path) -> None:
     translator = load_translator(make_settings(world, **options))
     with pytest.raises(ValueError, match=r"max_lengths: .*beam"):
         translator.translate_batch(SENTENCES[:2], max_lengths=[None, 3])

@@ -17,13 +17,16 @@ from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.step_result import StepResult
 
+Returned = Callable[[list[int]], Any]
+"""A function of lengths that could be, to something else."""
+
 
 class Faulty(Controller):
     """Whole blocks, but for what one of its methods returns."""
 
     name = "faulty"
 
-    def __init__(self, method: str, returned: Callable[[list[int]], Any]) -> None:
+    def __init__(self, method: str, returned: Returned) -> None:
         super().__init__()
         self.block_size = K
         self._method, self._returned = method, returned
@@ -31,19 +34,19 @@ class Faulty(Controller):
     def _lengths(self, method: str, lengths: list[int]) -> Any:
         return self._returned(lengths) if self._method == method else lengths
 
-    def start(self, rows: int) -> Any:
+    def start(self, rows: int) -> list[int]:
         return self._lengths("start", super().start(rows))
 
-    def verify_lengths(self, draft: Draft) -> Any:
+    def verify_lengths(self, draft: Draft) -> torch.Tensor | None:
         if self._method != "verify_lengths":
             return None
         return self._lengths("verify_lengths", draft.drafted)
 
-    def observe(self, result: StepResult) -> Any:
+    def observe(self, result: StepResult) -> list[int]:
         return self._lengths("observe", super().observe(result))
 
 
-LISTS: list[Any] = [
+LISTS: list[tuple[Returned, str]] = [
     (lambda lengths: lengths[1:], "returned 2 lengths; must be 3, one for each row"),
     (lambda lengths: [*lengths, 1], "returned 4 lengths; must be 3, one for each row"),
     (lambda lengths: [0.5] * 3, r"returned \[0.5, 0.5, 0.5\]; must be whole numbers"),
@@ -51,7 +54,7 @@ LISTS: list[Any] = [
     (lambda lengths: [1, 2, -1], "returned -1 for row 2; must be at least 0"),
     (lambda lengths: [1, K + 1, 2], "returned 5 for row 1; must be at most 4"),
 ]
-TENSORS: list[Any] = [
+TENSORS: list[tuple[Returned, str]] = [
     (lambda lengths: torch.tensor(lengths[1:]), r"torch.int64 of shape \(2,\); .* \(3,\)"),
     (lambda lengths: torch.tensor([lengths]), r"torch.int64 of shape \(1, 3\); .* \(3,\)"),
     (lambda lengths: torch.ones(3), r"torch.float32 of shape \(3,\); must be whole numbers"),
@@ -68,9 +71,7 @@ TENSORS: list[Any] = [
         *(("verify_lengths", *case) for case in TENSORS),
     ],
 )
-def test_a_controllers_fault_is_named(
-    method: str, returned: Callable[[list[int]], Any], fault: str
-) -> None:
+def test_a_controllers_fault_is_named(method: str, returned: Returned, fault: str) -> None:
     generator = make_generator("causal", Faulty(method, returned), 12)
     with pytest.raises(ValueError, match=f"--controller faulty: Faulty.{method} .*{fault}") as told:
         generator.generate([], make_batch([3, 5, 4]))
@@ -79,7 +80,7 @@ def test_a_controllers_fault_is_named(
 
 @pytest.mark.parametrize(("returned", "fault"), LISTS)
 def test_so_it_is_where_steps_are_recorded(
-    returned: Callable[[list[int]], Any], fault: str, monkeypatch: pytest.MonkeyPatch
+    returned: Returned, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Faulty, "steady", True)
     generator = build(recorded(), "causal", Constant())

@@ -30,6 +30,7 @@ from specdec_plugins.decoding.resident.loop import ResidentBatch
 from specdec_plugins.decoding.step_result import CommitObserver, StepResult
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Buckets, Engine, Replay
+from specdec_plugins.host.fairseq_types import Sample
 
 CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
 CONTROLLERS = {
@@ -73,7 +74,7 @@ def followed(generator: SpeculativeGenerator, count: int) -> list[list[int]]:
     return rows
 
 
-def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Any) -> None:
+def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Sample) -> None:
     """The same output, scores and counts; steps commit these tokens."""
     rows = [followed(generator, len(batch["id"])) for generator in (found, expected)]
     pairs = list(zip(found.generate([], batch), expected.generate([], batch), strict=True))
@@ -166,7 +167,7 @@ def test_the_ordinary_loop_puts_out_the_same(case: dict[str, Any]) -> None:
 
 @settings(max_examples=2)
 @given(CASES)
-def test_so_does_what_runs_no_python(case: dict[str, Any]) -> None:
+def test_so_does_what_runs_no_python(case: dict[str, object]) -> None:
     """It takes two seconds to record: few here, many in the next one."""
     assert_both_loops_put_out_the_same(by_graph, case)
 
@@ -264,7 +265,7 @@ def test_a_batch_with_a_prefix_goes_by_the_ordinary_loop(caplog: pytest.LogCaptu
     outputs = []
     for engine in (recorded(), EAGER):
         generator = make(engine, "causal", "constant", StrictRule())
-        batches: Any = (None, torch.tensor([[7, 6]]), None)
+        batches = (None, torch.tensor([[7, 6]]), None)
         found = [generator.generate([], make_batch([5]), prefix_tokens=one) for one in batches]
         outputs.append([h["tokens"].tolist() for ((h,),) in found])
         names = "cuda-graphs and eager" if engine is not EAGER else "eager"

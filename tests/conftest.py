@@ -8,33 +8,44 @@ import os
 import sys
 import zlib
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hypothesis
 import pytest
 import torch
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from specdec_plugins import register
+from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.host.fairseq_import import importing_fairseq
+from specdec_plugins.host.fairseq_types import Sample
+
+if TYPE_CHECKING:
+    from helpers.models.trained import Trained
 
 with importing_fairseq():  # without libraries that take longer than all of it
     import fairseq.dataclass.utils
     import fairseq.utils
     from fairseq.data import Dictionary
-    from fairseq.models.transformer import TransformerModel, base_architecture
+    from fairseq.models.transformer import (
+        TransformerModel,
+        TransformerModelBase,
+        base_architecture,
+    )
 
     from specdec_plugins.host.checkpoints import REDUNDANT, use_plain_encoder
 
 # The suite starts a hundred processes, and each would compile the libraries' modules for itself.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 register()
 gc.freeze()  # as commands do
@@ -46,11 +57,11 @@ _compose = fairseq.dataclass.utils.compose
 
 
 @cache
-def _composed(name: str, groups: tuple[str, ...]) -> Any:
+def _composed(name: str, groups: tuple[str, ...]) -> DictConfig:
     return _compose(name, overrides=[*groups])
 
 
-def compose_once(name: str, overrides: list[str], strict: bool) -> Any:
+def compose_once(name: str, overrides: list[str], strict: bool) -> DictConfig:
     """Set options in a copy of what hydra made of the same groups, such as ``task=translation``.
 
     Making it takes hydra a quarter of a second, a copy of it a fifth of that.
@@ -84,7 +95,7 @@ def examples(count: int) -> hypothesis.settings:
     return hypothesis.settings(max_examples=max(10, count * profile.max_examples // 100))
 
 
-def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
+def thinned(**axes: Iterable[object]) -> pytest.MarkDecorator:
     """Parametrise by all combinations of some values, most of them slow.
 
     The others have every combination of the values of all axes but one, whichever that is: their
@@ -108,7 +119,7 @@ def make_dictionary(words: int = 20) -> Dictionary:
 
 def make_task(dictionary: Dictionary | None = None, **cfg: Any) -> Namespace:
     dictionary = dictionary or make_dictionary()
-    settings: dict[str, Any] = {"block_size": 4, "AR_path": None, **cfg}
+    settings: dict[str, object] = {"block_size": 4, "AR_path": None, **cfg}
     return Namespace(
         source_dictionary=dictionary,
         target_dictionary=dictionary,
@@ -117,7 +128,7 @@ def make_task(dictionary: Dictionary | None = None, **cfg: Any) -> Namespace:
     )
 
 
-def randomise(model: Any, seed: int) -> Any:
+def randomise(model: Model, seed: int) -> Model:
     """Draws every weight anew, for scores sharp enough to have no near-ties; in float64.
 
     A weight depends on its name and the seed alone: versions of fairseq differ in what a layer
@@ -133,7 +144,7 @@ def randomise(model: Any, seed: int) -> Any:
 
 
 SIDE = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIDE.items()},
     "max_source_positions": 64,
     "max_target_positions": 64,
@@ -144,7 +155,9 @@ ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 """For what loads models again and again, and does not depend on their layers."""
 
 
-def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> Any:
+def make_verifier(
+    task: Namespace | None = None, seed: int = 0, **overrides: object
+) -> TransformerModelBase:
     """A random fairseq Transformer in float64."""
     args = Namespace(**{**SIZES, **overrides})
     base_architecture(args)
@@ -153,7 +166,7 @@ def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any
 
 
 @torch.no_grad()
-def vary_output(verifier: Any) -> Any:
+def vary_output(verifier: TransformerModelBase) -> TransformerModelBase:
     """Gives every token its turn, where a random decoder says one or two for ever.
 
     Its states have most in common; here the output layer is made to see all that differs, by
@@ -170,7 +183,7 @@ def vary_output(verifier: Any) -> Any:
     return verifier
 
 
-def make_batch(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:
+def make_batch(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Sample:
     """Random sources of these lengths (EOS included), left-padded as fairseq does."""
     generator = torch.Generator().manual_seed(seed)
     width = max(lengths)
@@ -196,7 +209,7 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(session_folder: Path) -> Any:
+def trained(session_folder: Path) -> Trained:
     """``trained.Trained``: a tiny pair and an acceptance head; its files are to be read only."""
     from helpers.models.trained import Trained, made_once, train
 
@@ -204,7 +217,7 @@ def trained(session_folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def exact_softmax() -> Any:
+def exact_softmax() -> Iterator[None]:
     """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
@@ -217,6 +230,6 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def counts_of(accepted: Any) -> list[list[int]]:
+def counts_of(accepted: Accepted) -> list[list[int]]:
     """The counts of an ``Accepted``."""
     return [accepted.committed, accepted.accepted, accepted.verified]

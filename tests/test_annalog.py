@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from helpers.models.molecules import MOLECULES, TOKEN, Published, package
@@ -44,7 +44,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Model(folder, sources, [published.greedy(molecule) for molecule in MOLECULES])
 
 
-def translated(model: Model, **options: Any) -> tuple[list[str], Translator]:
+def translated(model: Model, **options: object) -> tuple[list[str], Translator]:
     settings = Settings.of_model(model.folder, **{"path": None, **options})
     translator = load_translator(settings)
     outputs = translator.translate(model.molecules)

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from helpers.decoding.shared_sessions import SharedSessions
 
+from specdec_plugins.checkpoints.loading import State
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.inference import Settings, load_translator, loading
 from specdec_plugins.inference.drafts import copy as copy_drafts
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = {"multi30k.en-de": "captions", "wmt.en-de": "example"}
@@ -85,7 +87,7 @@ def pairwise() -> list[Case]:
     left = list(cases())
     Random(1).shuffle(left)
     chosen: list[Case] = []
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for wanted in (8, 4, 2, 1):
         for case in left:
             if len(case.values - seen) >= wanted:
@@ -121,7 +123,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def once(name: str) -> Any:
     load, loaded = getattr(loading, name), dict[Any, Any]()
 
-    def load_once(path: Any, *rest: Any) -> Any:
+    def load_once(path: Any, *rest: object) -> Any:
         key = (str(path), rest[-1] if name == "load_head" else None)
         if key not in loaded:
             loaded[key] = load(path, *rest)
@@ -131,10 +133,10 @@ def once(name: str) -> Any:
 
 
 build_task = loading.build_task
-tasks: dict[str, Any] = {}
+tasks: dict[str, TranslationSpecdecTask] = {}
 
 
-def build_task_once(settings: Settings, states: Any) -> Any:
+def build_task_once(settings: Settings, states: dict[str, State] | None) -> TranslationSpecdecTask:
     """Read the dictionaries of a pair once."""
     if settings.data not in tasks:
         tasks[settings.data] = build_task(settings, states)

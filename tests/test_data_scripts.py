@@ -12,7 +12,6 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -253,7 +252,9 @@ def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_distilled_text(workers: int, trained: Trained, tmp_path: Path, capsys: Any) -> None:
+def test_distilled_text(
+    workers: int, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By each way of distilling; the valid set keeps its references where that is asked for."""
     flags = ["--cpu", "--engine", "eager", "--max-len-a", 0, "--max-len-b"]
 

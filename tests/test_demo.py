@@ -6,8 +6,7 @@ import io
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from helpers.runs.scripts_here import load_script
@@ -17,13 +16,13 @@ SMALL = ["--model", str(ROOT / "checkpoints/multi30k.en-de"), "--engine", "eager
 
 
 @pytest.fixture
-def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", [*sys.path])
     return load_script("demo")
 
 
 def test_translations_and_a_table(
-    demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--precision", "float32", "--lines", "2", "--repeats", "1"]
     monkeypatch.setattr(sys, "argv", ["demo.py", *SMALL, *flags])
@@ -53,7 +52,7 @@ def test_translations_and_a_table(
     ],
 )
 def test_drafted_text_is_marked(
-    demo: Any, text: str, steps: list[tuple[list[str], str | None]], expected: str
+    demo: ModuleType, text: str, steps: list[tuple[list[str], str | None]], expected: str
 ) -> None:
     traced = [SimpleNamespace(drafted=d, accepted=len(d), bonus=bonus) for d, bonus in steps]
     translation = SimpleNamespace(text=text, trace=SimpleNamespace(steps=traced))

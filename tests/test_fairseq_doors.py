@@ -95,7 +95,7 @@ PENALISED = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
     ids=["strict", "relaxed, penalised"],
 )
 def test_generate(
-    options: str, settings: dict[str, Any], trained: Trained, flags: str, tmp_path: Path
+    options: str, settings: dict[str, object], trained: Trained, flags: str, tmp_path: Path
 ) -> None:
     """With the verifier first."""
     files = f"{trained.verifier}:{trained.drafter}"

@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import shutil
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import pytest
 from helpers.runs.scripts_here import SCRIPTS, TOOLS, load_script
@@ -35,18 +36,25 @@ SHELL_WORDS = {"for", "W=checkpoints/wmt.en-de"}
 PATHS = os.pathsep.join([str(TOOLS), os.environ["PATH"]])
 
 
+class Command(Protocol):
+    """A command of a page, as the script has it."""
+
+    written: str
+    run: str
+
+
 @pytest.fixture(scope="module")
-def script() -> Any:
+def script() -> ModuleType:
     return load_script("page_commands")
 
 
 @pytest.fixture(scope="module")
-def commands(script: Any) -> list[Any]:
+def commands(script: ModuleType) -> list[Command]:
     texts = (ROOT.joinpath(page).read_text("utf-8") for page in PAGES)
     return [command for text in texts for command in script.page_commands(text)]
 
 
-def test_every_line_of_code_is_a_command(commands: list[Any]) -> None:
+def test_every_line_of_code_is_a_command(commands: list[Command]) -> None:
     written = "\n".join(command.written for command in commands)
     flat = re.sub(r"\s+", " ", written)
     for page in PAGES:
@@ -58,11 +66,11 @@ def test_every_line_of_code_is_a_command(commands: list[Any]) -> None:
             assert re.sub(r"\s+", " ", line.removesuffix("\\")).strip() in flat
 
 
-def test_what_is_not_run_is_known(commands: list[Any]) -> None:
+def test_what_is_not_run_is_known(commands: list[Command]) -> None:
     assert {command.run for command in commands if command.run.startswith("#")} == NOT_RUN
 
 
-def test_every_command_is_a_program_with_its_inputs(commands: list[Any]) -> None:
+def test_every_command_is_a_program_with_its_inputs(commands: list[Command]) -> None:
     for command in commands:
         if command.run.startswith(("#", "python3 - <<")):
             continue
@@ -76,7 +84,7 @@ def test_every_command_is_a_program_with_its_inputs(commands: list[Any]) -> None
         assert os.access(file, os.X_OK), f"{program} cannot be executed"
 
 
-def test_every_replacement_is_of_some_command(script: Any, commands: list[Any]) -> None:
+def test_every_replacement_is_of_some_command(script: ModuleType, commands: list[Command]) -> None:
     used = set()
     for command in commands:
         run = command.written
@@ -87,7 +95,7 @@ def test_every_replacement_is_of_some_command(script: Any, commands: list[Any]) 
     assert used == {*script.SMALL}
 
 
-def test_a_loop_is_a_command(script: Any) -> None:
+def test_a_loop_is_a_command(script: ModuleType) -> None:
     loop = "    for l in en de; do\n        echo $l\n    done\n"
     text = f"Text.\n\n{loop}    echo \\\n        b\n\nText.\n"
     runs = [command.run for command in script.page_commands(text)]

@@ -34,7 +34,7 @@ def command_lines() -> list[Any]:
 def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_only(self: argparse.ArgumentParser, *args: Any, **options: Any) -> None:
+    def parse_only(self: argparse.ArgumentParser, *args: Any, **options: object) -> None:
         parse(self, *args, **options)
         raise ParsedError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.models.trained import Trained
@@ -40,7 +39,11 @@ INFERENCE = """
 
 
 def test_the_whole_workflow(
-    trained: Trained, tmp_path: Path, monkeypatch: Any, caplog: Any, capsys: Any
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Initialise, train, translate, score."""
     monkeypatch.chdir(SCRIPTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -97,7 +96,7 @@ def test_strict_output_is_beam_1(name: str, batch: int, controller: str, lines: 
     assert all(found)
 
 
-BEAMS: dict[str, dict[str, Any]] = {
+BEAMS: dict[str, dict[str, object]] = {
     "beam": {"beam": 5, "nbest": 5, "batch": 8},
     "wide": {"beam": 10, "nbest": 10, "limits": GenerationLimits(lenpen=0.6)},
     "no repeats": {"beam": 5, "nbest": 5, "search_options": {"no_repeat_ngram_size": 3}},

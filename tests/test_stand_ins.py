@@ -19,7 +19,9 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engines
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import without_copies
+from specdec_plugins.host.fairseq_types import Sample
 
 LIMITS = GenerationLimits(max_len_b=20)
 
@@ -37,7 +39,7 @@ class Pair:
         self.drafter = make_causal(names)
         self.words = len(kind.dictionaries[0])
 
-    def batch(self, lengths: list[int]) -> tuple[Any, dict[str, Any]]:
+    def batch(self, lengths: list[int]) -> tuple[Sample, JsonObject]:
         """A batch, and what its targets begin with."""
         return begun(self.stock_task, make_batch(lengths, self.words, seed=4))
 
@@ -118,7 +120,7 @@ def test_float32_by_onnxruntime_is_stock_fairseqs_but_for_near_ties(pair: Pair) 
 
 
 def gap_at_the_difference(
-    pair: Pair, batch: Any, row: int, output: list[int], expected: list[int]
+    pair: Pair, batch: Sample, row: int, output: list[int], expected: list[int]
 ) -> float:
     """Return the gap between the logits of the first two tokens that differ, in float64."""
     at = next(i for i, (a, b) in enumerate(zip(output, expected)) if a != b)

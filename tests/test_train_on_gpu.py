@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from helpers.runs.scripts_here import SCRIPTS, load_script
 
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.models import training_pass
 
 ROOT = SCRIPTS.parent
@@ -25,7 +25,7 @@ TEXTS = [ROOT / "data" / f"captions.{language}" for language in ("en", "de")]
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Any:
+def scripts() -> Iterator[SimpleNamespace]:
     """The scripts, which import each other by their names."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
@@ -41,13 +41,13 @@ def scripts() -> Any:
 
 
 @pytest.fixture(scope="module")
-def translator() -> Any:
+def translator() -> Translator:
     settings = Settings.of_model(PAIR, engine="eager", precision="float32", device="cpu")
     return load_translator(settings)
 
 
 @pytest.fixture(scope="module")
-def segmented(translator: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def segmented(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The captions as the pair's tokens."""
     folder = tmp_path_factory.mktemp("segmented")
     made = []
@@ -60,8 +60,10 @@ def segmented(translator: Any, tmp_path_factory: pytest.TempPathFactory) -> list
     return made
 
 
-def test_the_verifiers_loss_is_fairseqs(scripts: Any, translator: Any, segmented: Any) -> None:
-    words, model = translator.codec.target, translator.generator.model.eval()
+def test_the_verifiers_loss_is_fairseqs(
+    scripts: SimpleNamespace, translator: Translator, segmented: list[Path]
+) -> None:
+    words, model = translator.codec.target, translator.verifier.eval()
     numbers = scripts.parcel.token_numbers(PAIR, segmented)
     text = scripts.training.Text(numbers, torch.device("cpu"))
     batch = text.batch(torch.arange(10), 48)
@@ -82,7 +84,7 @@ def test_the_verifiers_loss_is_fairseqs(scripts: Any, translator: Any, segmented
     assert unlikelihood == 0 < everything
 
 
-def test_joined_pairs_are_whole_and_a_tenth(scripts: Any) -> None:
+def test_joined_pairs_are_whole_and_a_tenth(scripts: SimpleNamespace) -> None:
     draw = np.random.default_rng(1)
     sides = [np.append(draw.integers(4, 99, 30), 2) for _ in range(400)]
     tokens = scripts.training.with_joined_pairs(np.concatenate(sides).astype(np.uint16), draw)
@@ -97,7 +99,7 @@ def test_joined_pairs_are_whole_and_a_tenth(scripts: Any) -> None:
     assert all(tuple(last[at : at + 30]) in known for at in range(0, len(last), 30))
 
 
-def test_an_epoch_has_every_pair_in_batches_of_fixed_sizes(scripts: Any) -> None:
+def test_an_epoch_has_every_pair_in_batches_of_fixed_sizes(scripts: SimpleNamespace) -> None:
     draw = np.random.default_rng(1)
     sides = [np.append(draw.integers(4, 99, n), 2) for n in draw.integers(1, 60, 300)]
     text = scripts.training.Text(np.concatenate(sides).astype(np.uint16), torch.device("cpu"))
@@ -109,13 +111,15 @@ def test_an_epoch_has_every_pair_in_batches_of_fixed_sizes(scripts: Any) -> None
         assert len(pairs) == max(1, 200 // length)
 
 
-def test_a_short_text_is_one_long_input(scripts: Any) -> None:
+def test_a_short_text_is_one_long_input(scripts: SimpleNamespace) -> None:
     joined = sys.modules["gpu_validation"].joined
     assert joined(["A dog .", "A cat ."]) == ["A dog . A cat ."]
     assert [len(line.split()) for line in joined(["A dog ."] * 60)] == [81, 81]
 
 
-def test_all_stages_run_on_a_cpu(scripts: Any, segmented: Any, tmp_path: Path) -> None:
+def test_all_stages_run_on_a_cpu(
+    scripts: SimpleNamespace, segmented: list[Path], tmp_path: Path
+) -> None:
     packed, out, new = (tmp_path / name for name in ("packed", "out", "new"))
     texts = ["--text", *segmented, "--more", *segmented]
     scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts)])

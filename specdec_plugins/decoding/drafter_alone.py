@@ -92,7 +92,7 @@ class DrafterAlone:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
         lengths = source.ne(self.pad).sum(1)
-        limits = self._limits.max_lengths(lengths.tolist(), self.positions)
+        limits = self._limits.max_lengths(net_input, lengths.tolist(), self.positions)
         batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
         with clock.phase("encode"):
             if self._verifier is not None:

@@ -180,7 +180,8 @@ class SpeculativeGenerator:
                     [token for token in row if token != self.pad]
                     for row in net_input["src_tokens"].tolist()
                 ]
-                limits = self.limits.max_lengths(list(map(len, sources)), self.positions)
+                lengths = list(map(len, sources))
+                limits = self.limits.max_lengths(net_input, lengths, self.positions)
                 rows = self.rows or len(sources)
                 return self._resident.decode(
                     list(zip(sources, limits)), rows, controller, hypotheses
@@ -208,9 +209,9 @@ class SpeculativeGenerator:
         """Return the batch, whose sources the encoder has read."""
         source = net_input["src_tokens"]
         source_lengths = source.ne(self.pad).sum(1)
-        limits = self.limits.max_lengths(source_lengths.tolist(), self.positions)
+        limits = self.limits.max_lengths(net_input, source_lengths.tolist(), self.positions)
         # Before the controller is asked for its longest draft.
-        lengths = controller.start(len(source))
+        lengths = controller.first_lengths(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)
         batch.draft_lengths = lengths
         with clock.phase("encode"):

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.options import FINITE, check_options, option, option_fields
+from specdec_plugins.host.fairseq_types import NetInput
 
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
 
+#: Key of ``net_input``: ``(rows,)`` maximum lengths in place of those of :class:`GenerationLimits`.
+MAX_LENGTHS = "max_lengths"
 #: fairseq's options that only its search honours: name, flag, value for nothing.
 OF_SEARCH = (
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
@@ -69,8 +72,11 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def max_lengths(self, sources: list[int], positions: int) -> list[int]:
-        """Return the maximum lengths for sources of so many tokens, EOS counted."""
+    def max_lengths(self, net_input: NetInput, sources: list[int], positions: int) -> list[int]:
+        """Return the maximum lengths of rows: those that the batch came with, or those for sources
+        of so many tokens, EOS counted."""
+        if MAX_LENGTHS in net_input:
+            return net_input[MAX_LENGTHS].tolist()
         if fault := self.fault(min(sources), positions):
             raise ValueError(fault)
         return [self.max_length(source, positions) for source in sources]

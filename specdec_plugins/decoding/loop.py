@@ -55,9 +55,8 @@ class Loop:
             with clock.phase("draft"):
                 draft = drafting.draft(batch)
             with clock.phase("control"):
-                lengths = controller.verify_lengths(draft)
+                verified = controller.cut(draft)
             with clock.phase("verify"):
-                verified = draft if lengths is None else draft.cut(lengths)
                 verification, states = self._verify(batch, verified)
 
             accepted = rule.accept(verified, verification)
@@ -65,7 +64,7 @@ class Loop:
 
             drafting.observe(result)
             with clock.phase("control"):
-                batch.draft_lengths = controller.observe(result)
+                batch.draft_lengths = controller.next_lengths(result)
             judgement = None
             if judges:
                 judgement = Judgement(draft, verified, rule, verification, controller.p_acc)

@@ -25,6 +25,8 @@ class Line:
     target_prefix: str | None = None
     #: A text that its translation may resemble.
     draft: str | None = None
+    #: The largest number of tokens of its translation; None is the settings' rule.
+    max_length: int | None = None
 
 
 def may_be_file(path: str | os.PathLike[str]) -> bool:

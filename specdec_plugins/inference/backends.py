@@ -207,9 +207,10 @@ class CTranslate2Generator(BatchGenerator):
     ) -> list[list[Hypothesis]]:
         if prefix_tokens is not None:
             raise ValueError(f'target_prefix: {CTRANSLATE2} has none; give ar_backend="ours"')
-        lengths = sample["net_input"]["src_lengths"].tolist()
-        rows = zip(sample["net_input"]["src_tokens"], lengths, strict=True)
-        longest = [self._limits.max_length(length, self.positions) for length in lengths]
+        net_input = sample["net_input"]
+        lengths = net_input["src_lengths"].tolist()
+        rows = zip(net_input["src_tokens"], lengths, strict=True)
+        longest = self._limits.max_lengths(net_input, lengths, self.positions)
         results = self._model.translate_batch(
             [symbols(self._codec.source, ids[-length:-1]) for ids, length in rows],
             beam_size=self._beams,

@@ -21,6 +21,7 @@ from torch import Tensor
 from specdec_plugins.decoding import step_result
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import MAX_LENGTHS
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.target_prefix import FREE
 from specdec_plugins.decoding.text_drafting import DRAFTS
@@ -87,6 +88,8 @@ class _Item:
     draft: Tensor = NOTHING
     #: ``(n,)`` tokens, each of which the output is to have, one after another.
     constraints: list[Tensor] = field(default_factory=list)
+    #: The largest number of tokens of its output, EOS not counted.
+    longest: int = 0
     #: Its output as it grows, where somebody looks at it.
     growing: GrowingText | None = None
 
@@ -179,6 +182,7 @@ class Translator:
         lines: Sequence[Line | str],
         seed: int | None = None,
         on_piece: Callable[[int, Piece], object] | None = None,
+        max_lengths: Iterable[int | None] | None = None,
     ) -> list[Translation | InferenceError]:
         """Return the translation of each line, or the error that it alone has.
 
@@ -189,8 +193,19 @@ class Translator:
                 ends all lines that have not ended, and is raised here (an ``InferenceError``, which
                 would be a line's, as a ``RuntimeError``). The writer, CTranslate2 and fairseq's
                 search show no steps, so that a line has one piece.
+            max_lengths: the largest number of tokens of each line's output, EOS not counted; None
+                where the settings' own rule holds.
+
+        Raises:
+            ValueError: there are not as many lengths as lines, or beam search would need several.
         """
-        items = [self._encode(line) for line in _numbered(lines)]
+        source = _numbered(lines)
+        if max_lengths is not None:
+            source = (
+                replace(line, max_length=length)
+                for line, length in zip(source, max_lengths, strict=True)
+            )
+        items = [self._encode(line) for line in source]
         if on_piece is not None:
             for index, item in enumerate(items):
                 item.growing = GrowingText(
@@ -239,19 +254,26 @@ class Translator:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
             return _Item(line, Translation("", trace=trace))
         text = self.settings.target_prefix if line.target_prefix is None else line.target_prefix
+        limits = self.settings.limits
+        by_search = self.settings.searched or self.settings.strategy == "fairseq"
+        if line.max_length is not None and by_search:
+            raise ValueError("max_lengths: beam search and strategy fairseq have one for all lines")
         try:
+            if line.max_length is not None:
+                limits = replace(limits, max_len_a=0.0, max_len_b=line.max_length)
             prefix = self.codec.encode_prefix(text)
-            if fault := self.settings.limits.fault(len(ids), self.generator.positions):
+            if fault := limits.fault(len(ids), self.generator.positions):
                 raise ValueError(fault)
         except ValueError as error:
             return _Item(line, InferenceError(f"line {line.number}: {error}"))
-        longest = self.settings.limits.max_length(len(ids), self.generator.positions)
+        longest = limits.max_length(len(ids), self.generator.positions)
         return _Item(
             line,
             source=ids,
             prefix=prefix,
             draft=self.codec.encode_draft(line.draft or "", longest + 1),
             constraints=[self.codec.encode_constraint(text) for text in words],
+            longest=longest,
         )
 
     def _translate_window(
@@ -296,6 +318,9 @@ class Translator:
             "id": torch.arange(len(items), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
+        if any(item.line.max_length is not None for item in items):
+            longest = torch.tensor([item.longest for item in items])
+            sample["net_input"][MAX_LENGTHS] = longest.to(device)
         if self.settings.drafts_path is not None:
             drafts = collate_tokens([item.draft for item in items], pad)
             sample["net_input"][DRAFTS] = drafts.to(device)
@@ -339,14 +364,13 @@ class Translator:
                 best.tokens[:forced],
                 self.settings.rule.draws,
             )
-        limit = self.settings.limits.max_length(len(item.source), self.generator.positions)
         return Translation(
             best.text,
             best.tokens,
             best.score,
             accepted=output.get("accepted", []),
             forced=forced,
-            limited=len(best.tokens) > limit,
+            limited=len(best.tokens) > item.longest,
             unknown=self.codec.source.unk() in item.source
             or self.codec.target.unk() in output["tokens"],
             trace=trace,

@@ -65,7 +65,7 @@ class WriterGenerator(BatchGenerator):
     ) -> list[list[Hypothesis]]:
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         sources = [row[row != self._pad] for row in net_input["src_tokens"]]
-        limits = self._limits.max_lengths(list(map(len, sources)), self.positions)
+        limits = self._limits.max_lengths(net_input, list(map(len, sources)), self.positions)
         prefixes, counts, limits = read_prefix(net_input, limits, self._pad, self._eos)
         first = self._eos if bos_token is None else bos_token
         clock = self.statistics.clock(sources[0].device)

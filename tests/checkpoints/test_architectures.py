@@ -30,7 +30,7 @@ UNKNOWN = StandIn(arch="transformer_4x")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The model's part of a stand-in's configuration."""
     path = UNKNOWN.save(tmp_path_factory.mktemp("unknown") / "verifier.pt")
     return vars(torch.load(path, weights_only=False)["cfg"]["model"])
@@ -48,7 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ],
 )
 def test_another_network_is_refused(
-    changes: dict[str, Any], fault: str, saved: dict[str, Any]
+    changes: dict[str, object], fault: str, saved: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match=fault):
         saved_model(Namespace(**{**saved, **changes}))

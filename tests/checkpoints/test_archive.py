@@ -34,13 +34,13 @@ class Claim:
 
     SIZE = 1 << 24
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         shape = (0, (self.SIZE,), (1,), False, collections.OrderedDict())
         return torch._utils._rebuild_tensor_v2, (type(self), *shape)
 
 
 class Claiming(pickle.Pickler):
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> tuple[object, ...] | None:
         if value is Claim:
             return ("storage", torch.FloatStorage, "0", "cpu", Claim.SIZE, None)
         return None
@@ -156,7 +156,7 @@ class TestWeights:
         ],
         ids=["text", "none", "list", "larger", "sparse", "complex", "meta", "quantized"],
     )
-    def test_tensors_of_other_kinds(self, value: Any) -> None:
+    def test_tensors_of_other_kinds(self, value: object) -> None:
         with pytest.raises(CheckpointError, match=r"x\.pt: weight 'a' is "):
             check_weights("x.pt", {"a": value})
 

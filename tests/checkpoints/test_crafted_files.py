@@ -34,7 +34,7 @@ from specdec_plugins.models.acceptance_head import fingerprint
 COUNT = 100
 
 
-def outcome(action: Callable[[], Any], *refusals: type[Exception]) -> str | None:
+def outcome(action: Callable[[], object], *refusals: type[Exception]) -> str | None:
     """The line by which something was refused; None if it was taken. Nothing else may happen."""
     try:
         action()
@@ -43,7 +43,7 @@ def outcome(action: Callable[[], Any], *refusals: type[Exception]) -> str | None
     return None
 
 
-def check(path: Path, contents: list[str], action: Callable[[], Any], *refusals: Any) -> None:
+def check(path: Path, contents: list[str], action: Callable[[], object], *refusals: Any) -> None:
     outcomes = []
     for content in contents:
         path.write_text(content + "\n", "utf-8")
@@ -109,16 +109,16 @@ class TestHeads:
             assert self.load(path) is not None
 
 
-def crafted_checkpoints(trace: Path) -> dict[str, dict[str, Any]]:
+def crafted_checkpoints(trace: Path) -> dict[str, dict[str, object]]:
     """Changes to a good checkpoint that make it harmful, or useless, by kind."""
     code = f"[__import__('pathlib').Path({str(trace)!r}).touch() or 5, 6]"
     args, state = make_model_args(), make_state(make_task())
     task = {"_name": "translation", "source_lang": "en", "target_lang": "de"}
 
-    def configured(**changes: Any) -> dict[str, Any]:
+    def configured(**changes: object) -> dict[str, object]:
         return {"cfg": {"model": Namespace(**{**vars(args), **changes}), "task": task}}
 
-    def weighted(value: Any) -> dict[str, Any]:
+    def weighted(value: object) -> dict[str, object]:
         return {"model": {**state["model"], "decoder.layers.0.fc1.bias": value}}
 
     return {
@@ -151,7 +151,7 @@ class TestCommands:
             torch.save({**good, **changes}, folder / f"{kind}.pt")
         return folder
 
-    def commands(self, folder: Path, bad: Path) -> dict[str, list[Any]]:
+    def commands(self, folder: Path, bad: Path) -> dict[str, list[object]]:
         """Command lines of every script in which ``bad`` stands where a checkpoint should."""
         texts = ["--input-path", folder / "in.en", "--output-path", folder / "out", "--cpu"]
         texts += ["--source-lang", "en", "--target-lang", "de"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
 from helpers.models.drafters import block_args, make_block, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.pair import init_encoder_from
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
+from specdec_plugins.models.drafter import Drafter
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "post-norm": {},
@@ -25,12 +29,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def verifier_file(path: Path, **overrides: Any) -> tuple[Any, Path]:
+def verifier_file(path: Path, **overrides: Any) -> tuple[TransformerModelBase, Path]:
     model = make_verifier(**overrides).float()
     return model, save_checkpoint(path / "verifier.pt", model)
 
 
-def encode(model: Any) -> torch.Tensor:
+def encode(model: BaseFairseqModel) -> torch.Tensor:
     net_input = make_batch([5, 3, 8])["net_input"]
     with torch.no_grad():
         encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
@@ -67,7 +71,7 @@ def test_a_mismatch_is_named(overrides: dict[str, Any], named: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("make", [make_causal, make_block])
-def test_another_dictionary_is_refused(make: Any, tmp_path: Path) -> None:
+def test_another_dictionary_is_refused(make: Callable[..., Drafter], tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
     larger, reordered = make_task(make_dictionary(25)), make_task()
     reordered.source_dictionary = make_dictionary()

@@ -85,6 +85,6 @@ def test_a_head_is_for_its_scoring(scoring: Scoring, tmp_path: Path) -> None:
         {"block_size": 5},
     ],
 )
-def test_other_uses_are_refused(saved: Path, changes: dict[str, Any]) -> None:
+def test_other_uses_are_refused(saved: Path, changes: dict[str, object]) -> None:
     with pytest.raises(CheckpointError):
         load_head(saved, **{"drafter": DRAFTER, "scoring": RELAXED, "block_size": 4, **changes})

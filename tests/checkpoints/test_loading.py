@@ -143,10 +143,10 @@ class TestSafeGlobals:
 class Payload:
     """Pickled, it asks whoever reads it to call a function."""
 
-    def __init__(self, function: Any, *arguments: Any) -> None:
+    def __init__(self, function: object, *arguments: object) -> None:
         self.call = (function, arguments)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str | tuple[object, ...]:
         return self.call
 
 

@@ -77,7 +77,7 @@ def test_dictionaries_and_inference(world: World) -> None:
 def test_training_data(world: World) -> None:
     texts = [torch.tensor([4, 5, 6, 2]), torch.tensor([7, 2])]
 
-    def pairs(source: Any, target: Any) -> Any:
+    def pairs(source: Any, target: Any) -> LanguagePairDataset:
         dictionary = world.task.source_dictionary
         return LanguagePairDataset(source, source.sizes, dictionary, target, target.sizes)
 
@@ -140,7 +140,7 @@ def test_bos_in_place_of_languages() -> None:
         ({"langs": "en", "encoder_langtok": "{}"}, "source_spec"),
     ],
 )
-def test_impossible_languages(values: dict[str, Any], fault: str) -> None:
+def test_impossible_languages(values: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         Multilingual.of(values, "")
 
@@ -149,7 +149,7 @@ def test_tasks_refuse_other_languages(tmp_path: Path) -> None:
     world = World(tmp_path, "--decoder-langtok")
     adopt(world.languages, world.task, "the same")
 
-    def fresh(target: str) -> Any:
+    def fresh(target: str) -> Namespace:
         cfg, words = Namespace(source_lang="en", target_lang=target), make_dictionary()
         return Namespace(cfg=cfg, source_dictionary=words, target_dictionary=words)
 

@@ -59,7 +59,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 @cache
-def good_state() -> dict[str, Any]:
+def good_state() -> dict[str, object]:
     """A checkpoint, made once; not to be changed."""
     return make_state(make_task())
 
@@ -144,7 +144,9 @@ ODD: st.SearchStrategy[Any] = st.recursive(
 class TestTypes:
     @given(st.data())
     @examples(300)
-    def test_any_value_of_any_field_is_taken_as_its_type_or_refused(self, data: Any) -> None:
+    def test_any_value_of_any_field_is_taken_as_its_type_or_refused(
+        self, data: st.DataObject
+    ) -> None:
         name = data.draw(st.sampled_from(sorted(MODELS)))
         field = data.draw(st.sampled_from([*every_field(name), "unheard_of", "task"]))
         value = data.draw(ODD)
@@ -172,7 +174,7 @@ class TestTypes:
             ("decoder_layers_to_keep", "0,__import__"),
         ],
     )
-    def test_values_that_do_not_fit(self, field: str, value: Any) -> None:
+    def test_values_that_do_not_fit(self, field: str, value: object) -> None:
         with pytest.raises(ConfigError, match=field):
             saved_model(Namespace(**{**MODELS["transformer"], field: value}))
 
@@ -207,7 +209,7 @@ class TestTypes:
 
 
 @pytest.mark.parametrize("name", ["language_modeling", "translation_from_pretrained_bart", 3])
-def test_a_task_of_another_kind_is_refused(name: Any) -> None:
+def test_a_task_of_another_kind_is_refused(name: object) -> None:
     with pytest.raises(ConfigError):
         saved_task({"_name": name})
 

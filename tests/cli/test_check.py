@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.models.drafters import save_pair
@@ -69,7 +68,7 @@ def test_a_difference_is_an_error_in_float64(
     status: int,
     pair: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: Any,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     decode = check.decode
 

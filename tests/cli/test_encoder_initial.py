@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -91,7 +90,9 @@ def test_an_average_of_the_weights_stays_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", ["nothing.pt out.pt", "DRAFTER out.pt", "VERIFIER nowhere/out.pt"]
 )
-def test_bad_input(words: str, trained: Trained, tmp_path: Path, monkeypatch: Any) -> None:
+def test_bad_input(
+    words: str, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = words.replace("DRAFTER", str(trained.drafter))
     assert encoder_initial.main(words.replace("VERIFIER", str(trained.verifier)).split()) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.models.drafters import save_pair
@@ -44,7 +43,9 @@ def run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluat
     return evaluate
 
 
-def test_systems_are_compared(run: Evaluate, tmp_path: Path, capfd: Any) -> None:
+def test_systems_are_compared(
+    run: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In float64 strict output is the verifier's own."""
     out = tmp_path / "out"
     systems = ["fairseq@beam=1,precision=float64", "AR", "drafter", "tree@tree_nodes=9"]
@@ -99,7 +100,7 @@ def check_records(folder: Path, runs: dict[str, Run]) -> None:
     assert all(item["milliseconds"] > 0 for item in medians)
 
 
-def test_drawn_output(run: Evaluate, tmp_path: Path, capfd: Any) -> None:
+def test_drawn_output(run: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A round is a seed, and outputs are not compared with AR's."""
     assert run("--sampling --temperature 0.7 --systems AR") == 0
     first, second = (r.outputs for r in read_runs(tmp_path / "out/runs.jsonl"))

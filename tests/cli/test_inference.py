@@ -60,7 +60,7 @@ def test_nbest(tmp_path: Path, run: RunScript, strategy: str) -> None:
     assert {len(set(line)) for line in all_} == {3}
 
 
-def test_an_ensemble(tmp_path: Path, run: RunScript, capfd: Any) -> None:
+def test_an_ensemble(tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
     """All of its verifiers count, in any order."""
     outputs = set()
     for path in ("verifier.pt:wide.pt", "wide.pt:verifier.pt", "verifier.pt:verifier.pt"):
@@ -104,7 +104,7 @@ def test_unusual_lines(
     ("bad", "flags"), [(b"w1 \xff w2", ""), (b"w1", "--max-len-a 1 --max-len-b 1 --min-len 4")]
 )
 def test_a_bad_line_after_good_ones(
-    bad: bytes, flags: str, run: RunScript, tmp_path: Path, capfd: Any
+    bad: bytes, flags: str, run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """No UTF-8, or too short for the minimum."""
     source = tmp_path / "bad.txt"
@@ -150,7 +150,9 @@ def test_streams_that_nobody_reads(
             assert run(*flags, output_path="-") == status
 
 
-def test_subtitles(run: RunScript, tmp_path: Path, greedy: list[str], capfd: Any) -> None:
+def test_subtitles(
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     """Each is translated as a line is; line ends and all else stay, also through pipes."""
     pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
     times = "00:00:01,600 --> 00:00:04,000"
@@ -254,7 +256,13 @@ def test_what_was_chosen_is_reported(
     ],
 )
 def test_bad_input_is_one_line(
-    world: Path, tmp_path: Path, run: RunScript, capfd: Any, flags: str, status: int, named: str
+    world: Path,
+    tmp_path: Path,
+    run: RunScript,
+    capfd: pytest.CaptureFixture[str],
+    flags: str,
+    status: int,
+    named: str,
 ) -> None:
     out = tmp_path / "out.txt"
     out.write_text("precious\n")
@@ -265,13 +273,17 @@ def test_bad_input_is_one_line(
 
 
 def test_a_verifier_alone(
-    world: Path, tmp_path: Path, run: RunScript, greedy: list[str], capfd: Any
+    world: Path,
+    tmp_path: Path,
+    run: RunScript,
+    greedy: list[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Its languages may be those of flags, or of binarised text; its dictionaries elsewhere."""
     alone = tmp_path / "alone" / "model.pt"
     alone.parent.mkdir()
     alone.write_bytes((world / "nameless.pt").read_bytes())
-    usual: dict[str, Any] = {"data": alone, "path": None, "AR_path": None, "controller": "none"}
+    usual: dict[str, object] = {"data": alone, "path": None, "AR_path": None, "controller": "none"}
     languages = ["-s", "en", "-t", "de"]
     for flags, named in (([], "--source-lang"), (languages, "dict.en.txt")):
         assert run(*flags, **usual) == 1
@@ -285,7 +297,7 @@ def test_a_verifier_alone(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_no_space_left(run: RunScript, capfd: Any) -> None:
+def test_no_space_left(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
     for flag in ("--output-path", "--trace", "--stats-json"):
         assert run(flag, "/dev/full") == 1
         assert "/dev/full" in capfd.readouterr().err.splitlines()[-1]

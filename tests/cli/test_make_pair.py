@@ -11,28 +11,29 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from helpers.models.dummy_data import forget_trainings, listening
 from helpers.models.stand_ins import STAND_INS
-from helpers.models.trained import made_once
+from helpers.models.trained import Trained, made_once
 from helpers.runs.kills import UNFINISHED, Victim, fork
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair, train
 from specdec_plugins.evaluation import tuning
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, load_translator, tuned_modes
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair import training
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.training import FIRST
 from specdec_plugins.machine import python_program
 from specdec_plugins.tasks.recipes import with_recipe
 
 
 @pytest.fixture(scope="module")
-def verifier(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def verifier(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint beside its dictionaries and 150 segmented lines, ``sources.en``."""
     folder = tmp_path_factory.mktemp("verifier")
     for path in trained.data.glob("dict.*.txt"):
@@ -77,7 +78,7 @@ def out(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def done(out: Path) -> Any:
+def done(out: Path) -> JsonObject:
     return json.loads((out / "work/done.json").read_bytes())
 
 
@@ -136,7 +137,9 @@ def test_only_removed_or_changed_files_are_made_again(
     assert products(out) == products(made)
 
 
-def train_here(job: Any, command: Sequence[object], log: Path, total: int | None = None) -> None:
+def train_here(
+    job: PairJob, command: Sequence[object], log: Path, total: int | None = None
+) -> None:
     """``training.watch`` without a process, which ``made`` has."""
     forget_trainings()
     with pytest.MonkeyPatch.context() as patch, listening() as logs:
@@ -225,7 +228,13 @@ def test_the_best_drafter_is_the_pairs(
     ],
 )
 def test_bad_input_comes_before_work(
-    flags: str, text: str, out: str, named: str, verifier: Path, tmp_path: Path, capsys: Any
+    flags: str,
+    text: str,
+    out: str,
+    named: str,
+    verifier: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "few").write_text("a line\n\n" * 99)
     (tmp_path / "others").mkdir()
@@ -239,7 +248,7 @@ def test_bad_input_comes_before_work(
 
 
 def test_source_and_target_of_one_name_are_refused(
-    verifier: Path, tmp_path: Path, capsys: Any
+    verifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files are named by languages: it would learn its sources."""
     assert make(verifier, tmp_path / "out", "-t en", budget="--updates 2") == 2

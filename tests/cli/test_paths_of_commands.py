@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,12 @@ CASES = [
 
 @pytest.mark.parametrize(("script", "line", "linked"), CASES)
 def test_precious_files_stay(
-    script: str, line: str, linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    script: str,
+    line: str,
+    linked: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Refused in one line before anything is read, by whatever name."""
     if script == "translate_corpus":

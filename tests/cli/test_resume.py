@@ -63,7 +63,7 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
     batches: list[list[str]] = []
     decode = Translator._decode
 
-    def noted(self: Translator, items: list[Any]) -> Any:
+    def noted(self: Translator, items: list[Any]) -> None:
         batches.append([item.line.text for item in items])
         return decode(self, items)
 
@@ -159,7 +159,7 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(
 
 @pytest.mark.parametrize("content", [b"{}\n", b"\xff"])
 def test_a_file_in_the_place_of_the_resume_file_stays(
-    run: RunScript, tmp_path: Path, content: bytes, capfd: Any
+    run: RunScript, tmp_path: Path, content: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "out.txt.resume"
     path.write_bytes(content)
@@ -200,7 +200,12 @@ def without_times(path: Path) -> list[SentenceTrace]:
 
 @pytest.mark.parametrize(("batch", "torn"), [("1", b""), ("4", b'{"source": "w')])
 def test_trace_is_resumed_with_its_output(
-    batch: str, torn: bytes, run: RunScript, unfinished: RunScript, tmp_path: Path, greedy: Any
+    batch: str,
+    torn: bytes,
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
 ) -> None:
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
     assert unfinished("--trace", str(path), batch=batch) == 0
@@ -259,7 +264,7 @@ def test_a_finished_run_keeps_its_figures(
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_a_closed_stream_is_one_line(
-    stream: str, run: RunScript, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    stream: str, run: RunScript, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = {"stdin": "input_path", "stdout": "output_path"}[stream]
     with monkeypatch.context() as patch:
@@ -268,7 +273,9 @@ def test_a_closed_stream_is_one_line(
     assert "is closed; name a file" in capfd.readouterr().err
 
 
-def test_a_full_disk_leaves_whole_lines(run: RunScript, tmp_path: Path, capfd: Any) -> None:
+def test_a_full_disk_leaves_whole_lines(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("\n".join(SENTENCES * 12) + "\n")
     # Lines that are longer than what is noted of them.

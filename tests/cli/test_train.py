@@ -93,7 +93,9 @@ def test_flags_override(more: str, has: str, lacks: str) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_bad_input_is_one_line(argv: str, status: int, recipe: str, capsys: Any) -> None:
+def test_bad_input_is_one_line(
+    argv: str, status: int, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("bad.yaml").write_text(recipe, "latin-1")
     assert main(argv.split()) == status
     assert capsys.readouterr().err.count("\n") == 1
@@ -109,7 +111,9 @@ def test_the_plugin_is_found_wherever_it_is(more: str) -> None:
     assert with_plugin(others) == others  # the plugin is imported all the same
 
 
-def test_the_end_of_a_training_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_end_of_a_training_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer, argv = Mock(), ["bin", "--arch", "block"]
     monkeypatch.setattr("fairseq_cli.train.cli_main", trainer)
     for error in (KeyboardInterrupt(), FloatingPointError("a\nb"), ValueError("--start-p 2.0: a")):

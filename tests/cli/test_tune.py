@@ -63,7 +63,11 @@ def keep(settings: Settings) -> Keep:
 
 
 def test_the_fastest_way_is_found_and_taken(
-    pair: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    pair: Path,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tuned_modes, "TREES", (4, 8))
     monkeypatch.setattr(tuning, "MIN_LINES", 2)
@@ -97,7 +101,11 @@ def test_the_fastest_way_is_found_and_taken(
 
 
 def test_a_stored_choice_is_checked_on_other_lines(
-    pair: Path, settings: Settings, keep: Keep, capfd: Any, monkeypatch: pytest.MonkeyPatch
+    pair: Path,
+    settings: Settings,
+    keep: Keep,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = [Line(i, f"w{i}") for i in range(40)]
     tried, again = (tuning.lines_to_try(text, 8, check) for check in (False, True))
@@ -174,7 +182,7 @@ INT8 = f"{TREES[0]},drafter_precision=int8"
     ],
 )
 def test_what_is_left_open_follows_the_table(
-    modes: list[str], asked: Any, expected: dict[str, Any], settings: Settings, keep: Keep
+    modes: list[str], asked: Any, expected: dict[str, object], settings: Settings, keep: Keep
 ) -> None:
     settings = replace(settings, **asked)
     keep(*modes, **describe(settings, 1))
@@ -231,7 +239,11 @@ def test_impossible_figures_are_not_believed(
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "another user's"])
 def test_only_ordinary_files_of_this_user_are_read(
-    kind: str, settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    kind: str,
+    settings: Settings,
+    keep: Keep,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = table_path(keep("AR").key)
     if kind == "another user's":

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier, thinned
+from fairseq.models.transformer import TransformerModelBase
 from helpers.decoding.chi_square import p_value
 from helpers.models.drafters import make_block, make_causal
 
@@ -20,6 +21,9 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.models.drafter import Drafter
 
 pytestmark = pytest.mark.no_cover
 
@@ -29,7 +33,7 @@ DICTIONARY = make_dictionary(4)
 RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
 
 
-def make_pair(name: str, seed: int) -> tuple[Any, Any]:
+def make_pair(name: str, seed: int) -> tuple[Drafter, TransformerModelBase]:
     task = make_task(DICTIONARY)
     verifier = make_verifier(task, seed=seed)
     if name == "block":
@@ -42,20 +46,20 @@ def make_pair(name: str, seed: int) -> tuple[Any, Any]:
 
 
 def decode(
-    drafter: Any,
-    verifier: Any,
+    drafter: Drafter,
+    verifier: TransformerModelBase,
     rule: AcceptanceRule,
-    batch: Any,
+    batch: Sample,
     penalty: float = 1.0,
     **begin: Any,
-) -> list[Any]:
+) -> list[Hypothesis]:
     limits = GenerationLimits(max_len_b=LIMIT, repetition_penalty=penalty)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
     return [hypotheses[0] for hypotheses in generator.generate(None, batch, **begin)]
 
 
 def targets_and_cuts(
-    hypotheses: list[Any], forced: int = 0
+    hypotheses: list[Hypothesis], forced: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
     """What was decoded, where every step began, and how much it accepted; rows are padded."""
     target = torch.nn.utils.rnn.pad_sequence(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,10 +21,11 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHeadConfig, AcceptanceHeadModel
 
 
-def make_model(rule: AcceptanceRule) -> tuple[Any, Namespace]:
+def make_model(rule: AcceptanceRule) -> tuple[AcceptanceHeadModel, Namespace]:
     task = make_task(make_dictionary(4), AR_path="verifier.pt")
     task.verifier = make_verifier(task)
     task.rule, task.limits = rule, GenerationLimits()
@@ -38,7 +38,7 @@ def make_model(rule: AcceptanceRule) -> tuple[Any, Namespace]:
     return model, task
 
 
-def make_sample() -> dict[str, Any]:
+def make_sample() -> Sample:
     sources = torch.tensor([[4, 6, 5, 7, 2], [1, 1, 5, 5, 2], [1, 7, 4, 4, 2]])
     return {
         "net_input": {"src_tokens": sources, "src_lengths": torch.tensor([5, 3, 4])},
@@ -100,7 +100,7 @@ def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
     model, task = make_model(SamplingRule())
     criterion, sample = AcceptanceLoss(task, AcceptanceLossConfig()), make_sample()
 
-    def losses(**changes: Any) -> set[float]:
+    def losses(**changes: object) -> set[float]:
         found = set()
         for seed in range(4):
             torch.manual_seed(seed)

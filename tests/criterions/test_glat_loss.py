@@ -13,8 +13,9 @@ from helpers.models.drafters import make_block, make_causal, make_targets, slot_
 from torch import Tensor
 
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models import training_pass
-from specdec_plugins.models.drafter import DrafterOutput
+from specdec_plugins.models.drafter import Drafter, DrafterOutput
 
 PAD, EOS = 1, 2
 
@@ -30,7 +31,7 @@ def criterion(smoothing: float = 0, labels: bool = False, decay: float = 0) -> G
 
 def make_sample(
     lengths: list[int], cuts: list[list[int]], ratio: float = 0.0, seed: int = 0
-) -> dict[str, Any]:
+) -> Sample:
     source_lengths = [5, 8, 2, 6][: len(lengths)]
     target = make_targets(lengths, seed=seed + 2)
     return {
@@ -46,12 +47,12 @@ def make_sample(
     }
 
 
-def run_model(model: Any, sample: dict[str, Any]) -> DrafterOutput:
+def run_model(model: Drafter, sample: Sample) -> DrafterOutput:
     torch.manual_seed(5)
     return model(sample)
 
 
-def verifier_distributions(sample: dict[str, Any]) -> Tensor:
+def verifier_distributions(sample: Sample) -> Tensor:
     """``(batch, length, vocab)`` of each target token, from a plain forward over the target."""
     previous = torch.cat([torch.full_like(sample["target"][:, :1], EOS), sample["target"]], dim=1)
     logits, _ = TASK.verifier(*sample["net_input"].values(), previous[:, :-1])
@@ -116,7 +117,7 @@ def test_sentence_avg_divides_by_sentences() -> None:
     assert reduced([averaged]) == reduced([log])
 
 
-def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tuple[Any, Any]:
+def gradients(model: Drafter, samples: list[Sample], loss: GlatLoss) -> tuple[Any, Any]:
     """What the trainer computes over micro-batches: summed, then divided by the sample size."""
     model.zero_grad()
     logs = []
@@ -140,7 +141,7 @@ def test_chunks_of_slots_are_as_all_at_once(name: str, monkeypatch: pytest.Monke
     seen: list[int] = []
     made = model.decoder.slot_logits
 
-    def watched(x: Tensor, *args: Any) -> Tensor:
+    def watched(x: Tensor, *args: object) -> Tensor:
         seen.append(len(x))
         return made(x, *args)
 

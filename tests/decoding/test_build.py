@@ -24,6 +24,7 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.models.drafter import Drafter
 
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
@@ -36,19 +37,19 @@ DRAFTERS = {
 }
 
 
-def make_drafter(kind: str) -> Any:
+def make_drafter(kind: str) -> Drafter:
     drafter = DRAFTERS[kind]()
     drafter.attach_verifier(VERIFIER)
     return drafter
 
 
-def alone(drafter: Any, k: int | None = None, **limits: Any) -> DrafterAlone:
+def alone(drafter: Drafter, k: int | None = None, **limits: Any) -> DrafterAlone:
     given = GenerationLimits(**limits)
     return DrafterAlone(drafter, drafter.verifier, DICTIONARY, k, given)
 
 
 def draft_by_training_forward(
-    drafter: Any, source: torch.Tensor, k: int, limits: GenerationLimits
+    drafter: Drafter, source: torch.Tensor, k: int, limits: GenerationLimits
 ) -> tuple[list[int], list[float]]:
     """One row, every block from scratch by the forward that training uses."""
     tokens: list[int] = []
@@ -134,7 +135,7 @@ def test_a_block_that_was_not_trained_is_refused(k: int) -> None:
         alone(drafter, k)
 
 
-def outputs(generator: SpeculativeGenerator) -> Any:
+def outputs(generator: SpeculativeGenerator) -> list[object]:
     found = generator.generate([], make_batch([5, 3], seed=7))
     return [(one["tokens"].tolist(), one["accepted"]) for (one,) in found]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, vary_output
 from fairseq import search
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.token_generation_constraints import pack_constraints
 from helpers.decoding.whole_cache import WHOLE_CACHE
@@ -17,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.fairseq_search import EngineModel, rows_of_children
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
+from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
@@ -28,7 +31,7 @@ TASK = make_task(DICTIONARY)
 PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
 EAGER = EagerEngine("float64")
 
-SEARCHES: dict[str, tuple[dict[str, Any], Callable[[], search.Search] | None]] = {
+SEARCHES: dict[str, tuple[dict[str, object], Callable[[], search.Search] | None]] = {
     "beam": ({"beam_size": 5}, None),
     "greedy": ({"beam_size": 1}, None),
     "wide, lenpen": ({"beam_size": 10, "len_penalty": 0.6}, None),
@@ -55,7 +58,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], Callable[[], search.Search] | None]] =
 
 
 @cache
-def verifier(seed: int) -> Any:
+def verifier(seed: int) -> TransformerModelBase:
     return vary_output(make_verifier(TASK, seed=seed))
 
 
@@ -64,7 +67,9 @@ def engine_model(engine: Engine, *seeds: int) -> EngineModel:
     return EngineModel([verifier(seed) for seed in seeds], PAD, engine)
 
 
-def searched(model: EnsembleModel, name: str, sample: Any, length: int, **asked: Any) -> Any:
+def searched(
+    model: EnsembleModel, name: str, sample: Sample, length: int, **asked: object
+) -> list[list[Hypothesis]]:
     """The hypotheses of a search; draws begin with the same seed."""
     options, strategy = SEARCHES[name]
     torch.manual_seed(3)
@@ -77,7 +82,7 @@ def searched(model: EnsembleModel, name: str, sample: Any, length: int, **asked:
     return generator.generate(None, sample, **asked)
 
 
-def check_equal(ours: Any, stock: Any) -> None:
+def check_equal(ours: list[list[Hypothesis]], stock: list[list[Hypothesis]]) -> None:
     assert len(ours) == len(stock)
     for mine, other in zip(ours, stock, strict=True):
         assert [x["tokens"].tolist() for x in mine] == [x["tokens"].tolist() for x in other]
@@ -149,7 +154,7 @@ def test_a_prefix_after_which_nothing_can_win(stock: bool) -> None:
 class Counting(EngineModel):
     """Notes the rows that each step runs."""
 
-    def forward_encoder(self, net_input: Any) -> Any:
+    def forward_encoder(self, net_input: NetInput) -> Any:
         self.counts: list[tuple[int, int]] = []
         return super().forward_encoder(net_input)
 

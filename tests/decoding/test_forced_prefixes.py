@@ -31,7 +31,10 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.host.fairseq_types import Sample
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 LENGTHS = [5, 3, 9, 1]
@@ -44,14 +47,14 @@ def prefixes(*rows: list[int]) -> Tensor:
     return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
 
-def counted(generator: Any, batch: Any, **begin: Any) -> list[Any]:
+def counted(generator: SpeculativeGenerator, batch: Sample, **begin: object) -> list[Hypothesis]:
     """Outputs, which are fairseq's, and the identities of the statistics."""
     found = check_beam1(generator, batch, **begin)
     assert_counted(generator, found)
     return found
 
 
-def assert_counted(generator: Any, found: list[Any]) -> None:
+def assert_counted(generator: SpeculativeGenerator, found: list[Hypothesis]) -> None:
     """The statistics are those of these outputs."""
     told = generator.statistics
     committed = sum(len(h["tokens"]) - h["forced"] for h in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 pytestmark = [pytest.mark.usefixtures("exact_softmax"), pytest.mark.no_cover]
 
@@ -42,7 +42,7 @@ def penalise(scores: Tensor, tokens: list[int], penalty: float) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(net_input: Any, limits: GenerationLimits) -> tuple[list[int], list[float]]:
+def greedy(net_input: NetInput, limits: GenerationLimits) -> tuple[list[int], list[float]]:
     """Tokens and scores of one sentence, by a full forward pass a token."""
     tokens: list[int] = []
     found: list[float] = []
@@ -62,12 +62,14 @@ def greedy(net_input: Any, limits: GenerationLimits) -> tuple[list[int], list[fl
     return tokens, found
 
 
-def all_greedy(batch: Any, limits: GenerationLimits) -> list[tuple[list[int], list[float]]]:
+def all_greedy(batch: Sample, limits: GenerationLimits) -> list[tuple[list[int], list[float]]]:
     rows = range(len(batch["id"]))
     return [greedy(one_row(batch, row)["net_input"], limits) for row in rows]
 
 
-def assert_greedy(generator: SpeculativeGenerator, batch: Any, expected: list[Any]) -> None:
+def assert_greedy(
+    generator: SpeculativeGenerator, batch: Sample, expected: list[tuple[list[int], list[float]]]
+) -> None:
     for (ours,), (tokens, scores) in zip(generator.generate([], batch), expected, strict=True):
         assert ours["tokens"].tolist() == tokens
         expected_scores = torch.tensor(scores, dtype=torch.float64)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import examples, make_batch, make_verifier
 from decoding.acceptance.test_exact_sampling import Chance, Watched, furthest, leviathan
+from fairseq.models.transformer import TransformerModelBase
 from helpers.decoding.controlled import verifier, verifier_for
 from helpers.decoding.scripted import DICTIONARY
 from helpers.decoding.shared_sessions import NAMES as ENGINES
@@ -20,12 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
+from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.text_drafting import (
     BEGIN_AGAIN,
     DRAFTS,
@@ -35,6 +39,7 @@ from specdec_plugins.decoding.text_drafting import (
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.step import Run, Step
+from specdec_plugins.host.fairseq_types import Sample
 
 LIMITS = GenerationLimits(max_len_b=20)
 EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
@@ -47,7 +52,10 @@ def copied(generator: SpeculativeGenerator) -> DraftSource:
 
 
 def generator(
-    drafter: Any, controller: str = "constant", k: int = 64, by: str = "eager"
+    drafter: CachedDrafter | DraftSource,
+    controller: str = "constant",
+    k: int = 64,
+    by: str = "eager",
 ) -> SpeculativeGenerator:
     """The verifier with a source of drafts; ``by``: one of ``shared_sessions.NAMES``."""
     drafts = drafter, CONTROLLERS[controller]().ready(k)
@@ -56,21 +64,26 @@ def generator(
 
 
 @cache
-def greedy(lengths: tuple[int, ...], seed: int, forced: bool = False) -> Any:
+def greedy(
+    lengths: tuple[int, ...], seed: int, forced: bool = False
+) -> tuple[list[list[Hypothesis]], torch.Tensor | None]:
     prefix = torch.tensor([[4], [5], [PAD]] * len(lengths))[: len(lengths)] if forced else None
     plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=LIMITS)
     return plain.generate([], make_batch(list(lengths), seed=seed), prefix), prefix
 
 
-def assert_same(found: Any, expected: Any, batch: Any, engine: str) -> None:
+def assert_same(
+    found: list[list[Hypothesis]], expected: list[list[Hypothesis]], batch: Sample, engine: str
+) -> None:
     """The verifier's output in float64, up to ties in the precision of an engine."""
     if engine == "eager":
         assert_greedy(found, expected)
-    outputs = ([h for (h,) in hypotheses] for hypotheses in (found, expected))
-    assert_same_words(*outputs, batch, verifier(), TIES[engine])
+    ours = [h for (h,) in found]
+    stock = [h for (h,) in expected]
+    assert_same_words(ours, stock, batch, verifier(), TIES[engine])
 
 
-def assert_greedy(found: Any, expected: Any) -> None:
+def assert_greedy(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     for (one,), (other,) in zip(found, expected, strict=True):
         assert one["tokens"].tolist() == other["tokens"].tolist()
         scores = one["positional_scores"], other["positional_scores"]
@@ -211,7 +224,7 @@ def test_a_copy_has_its_credit_from_the_sentence_before(handed_on: bool) -> None
 
 
 @cache
-def noisy(noise: float, engine: str = "eager") -> Any:
+def noisy(noise: float, engine: str = "eager") -> TransformerModelBase:
     """The verifier with other weights, in the precision of an engine."""
     model = make_verifier(seed=1).requires_grad_(False)
     model.load_state_dict(verifier().state_dict())
@@ -261,7 +274,7 @@ def test_the_source_is_a_draft() -> None:
     expected, _ = greedy((6, 4), 3)
     reads = []
 
-    def drafting(batch: Any, draws: bool) -> TextDrafting:
+    def drafting(batch: Batch, draws: bool) -> TextDrafting:
         reads.append(TextDrafting.of(PAD, symbols, batch, draws))
         return reads[-1]
 

@@ -19,6 +19,7 @@ from decoding.test_text_drafting import (
     greedy,
     noisy,
 )
+from fairseq.models.transformer import TransformerModelBase
 from helpers.decoding.controlled import verifier
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +38,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def written(model: Any, limits: GenerationLimits = LIMITS, **credit: Credit) -> DraftSource:
+def written(
+    model: TransformerModelBase, limits: GenerationLimits = LIMITS, **credit: Credit
+) -> DraftSource:
     bans = TokenBans(limits, PAD, DICTIONARY.unk(), EOS)
     return DraftSource(partial(WriterDrafting, Writer(model.decoder, PAD, EOS, {}), bans, **credit))
 

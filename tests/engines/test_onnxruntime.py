@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_task, make_verifier
+from fairseq.models.transformer import TransformerModelBase
 from helpers.decoding.controlled import HEAD
 from helpers.decoding.scripted import DICTIONARY
 from helpers.models.drafters import make_block, make_causal
@@ -18,6 +19,7 @@ from helpers.models.drafters import make_block, make_causal
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
@@ -28,6 +30,7 @@ from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.step import Step
 from specdec_plugins.files.errors import EngineError
+from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.layers import Projection
 
 onnx, _ = (
@@ -62,7 +65,7 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 
 
 @cache
-def pair(name: str) -> tuple[Any, Any]:
+def pair(name: str) -> tuple[TransformerModelBase, Drafter]:
     overrides, kind, options = PAIRS[name]
     task = make_task(block_size=K)
     task.verifier = make_verifier(seed=1, **overrides).requires_grad_(False).float()
@@ -71,7 +74,7 @@ def pair(name: str) -> tuple[Any, Any]:
     return task.verifier, make(task, **options).float()
 
 
-def decode(name: str, engine: Engine, controller: str, *batches: list[int]) -> Any:
+def decode(name: str, engine: Engine, controller: str, *batches: list[int]) -> list[Hypothesis]:
     verifier, drafter = pair(name)
     generator = build_generator(
         verifier,

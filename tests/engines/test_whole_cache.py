@@ -18,6 +18,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 
@@ -33,7 +34,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     for (one,), (other,) in zip(found, expected, strict=True):
         assert one["tokens"].tolist() == other["tokens"].tolist()
         assert one["accepted"] == other["accepted"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from specdec_plugins.evaluation.calibration import (
     reliability,
     report,
 )
+from specdec_plugins.host.fairseq_types import Sample
 
 CASES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=40)
 
@@ -135,7 +135,7 @@ def test_predictions_are_of_the_blocks_that_decoding_drafts(
     head.task.load_dataset("valid")
     dataset = head.task.dataset("valid")
 
-    def decoded(rows: list[int]) -> tuple[SpeculativeGenerator, Any, list[torch.Tensor]]:
+    def decoded(rows: list[int]) -> tuple[SpeculativeGenerator, Sample, list[torch.Tensor]]:
         drafter = head.labeller.drafter.model
         generator = build_generator(head.task.verifier, drafter, head.task.target_dictionary)
         sample = dataset.collater([dataset[row] for row in rows])

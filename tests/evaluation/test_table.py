@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 from helpers.runs.experiments import make_experiment, make_run, make_text
@@ -105,14 +105,14 @@ def test_texts_and_batches_have_tables_of_their_own() -> None:
 
 
 @pytest.fixture
-def matplotlib() -> Any:
+def matplotlib() -> ModuleType:
     return pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
 
 
 SYSTEMS = [name for name in [*OTHERS, *CONTROLLERS] if name not in ("auto", "none")]
 
 
-def test_no_two_systems_have_one_colour(matplotlib: Any) -> None:
+def test_no_two_systems_have_one_colour(matplotlib: ModuleType) -> None:
     """Two settings of one controller have."""
     names = [*SYSTEMS, "tree@tree_nodes=9"]
     groups = results(make_experiment(*names), list(map(make_run, names)))
@@ -125,7 +125,7 @@ def test_no_two_systems_have_one_colour(matplotlib: Any) -> None:
     assert bars[-1] == bars[names.index("tree")]
 
 
-def test_the_pareto_plot_has_specdec_pps_axes(matplotlib: Any) -> None:
+def test_the_pareto_plot_has_specdec_pps_axes(matplotlib: ModuleType) -> None:
     """Of 12 tokens drafted a head verifies 6, and 4 are accepted: its full point is left of
     constant's, and at the same height; the hollow ones are in one place."""
     counts = make_run("tree").counts
@@ -140,7 +140,7 @@ def test_the_pareto_plot_has_specdec_pps_axes(matplotlib: Any) -> None:
     assert [line.get_xydata().tolist() for line in axes.lines[1::2]] == 2 * [[[8 / 8, 4 / 8]]]
 
 
-def test_bars_are_ratios_to_the_baseline(matplotlib: Any) -> None:
+def test_bars_are_ratios_to_the_baseline(matplotlib: ModuleType) -> None:
     runs = [make_run("AR", seconds=3.0), make_run("tree")]
     groups = results(make_experiment("AR", "tree"), runs)
     (axes,) = dict(draw(groups, "tree"))["speed"].axes
@@ -148,7 +148,7 @@ def test_bars_are_ratios_to_the_baseline(matplotlib: Any) -> None:
     assert "times as fast as tree" in axes.get_xlabel()
 
 
-def test_parts_of_a_sentences_time_are_stacked(matplotlib: Any) -> None:
+def test_parts_of_a_sentences_time_are_stacked(matplotlib: ModuleType) -> None:
     """Each system's lie end to end; all of one that tells none is one bar."""
     spent = {"encode": 0.25, "draft": 0.5, "control": 0.0, "verify": 0.125, "other": 0.125}
     runs = [make_run("fairseq@beam=1", seconds=3.0), make_run("tree", parts=spent)]
@@ -163,7 +163,7 @@ def test_parts_of_a_sentences_time_are_stacked(matplotlib: Any) -> None:
     assert shown == {(False, 0, 1500), *tree}
 
 
-def test_plots(tmp_path: Path, matplotlib: Any) -> None:
+def test_plots(tmp_path: Path, matplotlib: ModuleType) -> None:
     experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
     assert not list(draw(results(experiment, runs), "AR"))  # of one point

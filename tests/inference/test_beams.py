@@ -196,7 +196,7 @@ def test_alignments_of_an_ensemble_and_of_greedy_search(world: Path) -> None:
         ({"split_sentences": True}, "--print-alignment hard: does not work with --split-sentences"),
     ],
 )
-def test_alignments_that_nobody_has(asked: dict[str, Any], message: str, world: Path) -> None:
+def test_alignments_that_nobody_has(asked: dict[str, object], message: str, world: Path) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         make_settings(world, **{"beam": 4, "print_alignment": "hard", **asked})
 
@@ -258,7 +258,7 @@ def test_scores_that_are_no_numbers(world: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_searches_that_fairseq_refuses(asked: dict[str, Any], message: str, world: Path) -> None:
+def test_searches_that_fairseq_refuses(asked: dict[str, object], message: str, world: Path) -> None:
     translator_of = make_settings(world, beam=4, **asked)
     with pytest.raises(ValueError, match=message):
         list(load_translator(translator_of).translate(SENTENCES[:1]))

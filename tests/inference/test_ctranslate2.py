@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import make_dictionary, make_verifier, vary_output
+from fairseq.models.transformer import TransformerModelBase
 from helpers.models.drafters import save_checkpoint
 
 from specdec_plugins.decoding.acceptance import choose_rule
@@ -34,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def save(folder: Path, verifier: Any) -> Path:
+def save(folder: Path, verifier: TransformerModelBase) -> Path:
     for language in ("en", "de"):
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
     save_checkpoint(folder / "verifier.pt", verifier, source_lang="en", target_lang="de")

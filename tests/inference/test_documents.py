@@ -6,7 +6,6 @@ import html
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import examples
@@ -180,7 +179,7 @@ def test_sentences_of_a_line_are_joined_again(batch: int, world: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"trace": True}, {"drafts": "texts"}])
-def test_what_is_of_whole_lines_is_refused(options: dict[str, Any], world: Path) -> None:
+def test_what_is_of_whole_lines_is_refused(options: dict[str, object], world: Path) -> None:
     with pytest.raises(ValueError, match="--split-sentences"):
         make_settings(world, split_sentences=True, **options)
 

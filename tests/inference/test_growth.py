@@ -108,7 +108,7 @@ def test_characters_are_words_where_there_are_no_blanks() -> None:
         {"strategy": "AR", "precision": "int8"},
     ],
 )
-def test_pieces_of_any_settings(how: dict[str, Any], world: Path) -> None:
+def test_pieces_of_any_settings(how: dict[str, object], world: Path) -> None:
     translator = load_translator(make_settings(world, **how))
     lines = ["", *SENTENCES, "w1"]
     results, pieces = grown(translator, lines)

@@ -15,6 +15,7 @@ from helpers.runs.inference_runs import SENTENCES, make_settings
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Oracle, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference import Translator, load_translator
 
 WHOLE = "w4 w2"
@@ -22,7 +23,7 @@ PREFIXES = ["w4 w2", "", "w9", "w1 w1 w1 w1", "w0", " ", "w19 w3", "w5", "w7 w8 
 """One of each sentence."""
 
 
-def load(world: Path, **given: Any) -> Translator:
+def load(world: Path, **given: object) -> Translator:
     exact = {"precision": "float64", "engine": "eager", "keep_bpe": True}
     return load_translator(make_settings(world, **exact, **given))
 
@@ -35,7 +36,7 @@ def stock(translator: Translator, prefixes: Sequence[str]) -> list[str]:
         ids = source.encode_line(text, add_if_not_exist=False).long()[None]
         forced = target.encode_line(prefix, add_if_not_exist=False, append_eos=False).long()[None]
         net_input = {"src_tokens": ids, "src_lengths": torch.tensor([ids.size(1)])}
-        batch = {"id": torch.zeros(1), "net_input": net_input}
+        batch: Sample = {"id": torch.zeros(1), "net_input": net_input}
         model, limits = translator.generator.model, translator.settings.limits  # type: ignore[attr-defined]
         (output,) = beam1(model, batch, limits, prefix_tokens=forced)
         found.append(target.string(output["tokens"]))
@@ -101,7 +102,7 @@ def test_one_prefix_for_all_lines_of_a_call(world: Path, expected: dict[str, lis
 )
 @pytest.mark.parametrize("min_len", [1, 4])
 def test_a_rows_minimum_length_does_not_depend_on_the_batch(
-    options: dict[str, Any], min_len: int, world: Path
+    options: dict[str, object], min_len: int, world: Path
 ) -> None:
     """Stock search has none within the longest prefix of a batch; EOS is likely here."""
     limits = GenerationLimits(max_len_b=9, min_len=min_len)

@@ -87,7 +87,7 @@ def test_every_token_is_drawn_once_after_its_parent(step: StepTrace) -> None:
             assert step.parents[index] < 0 or drawn.index(step.parents[index]) < drawn.index(index)
 
 
-def make_line(step: dict[str, Any] | None = None, **fields: Any) -> str:
+def make_line(step: dict[str, object] | None = None, **fields: Any) -> str:
     usual = asdict(StepTrace(["a", "b"], 2, 1, "c", 1.0))
     return json.dumps({"source": "x", "output": "y", "steps": [usual | (step or {})], **fields})
 

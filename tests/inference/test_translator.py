@@ -84,7 +84,7 @@ def test_scores_that_are_no_numbers(side: str, world: Path, tmp_path: Path) -> N
     state["model"][f"{side}.layers.0.fc1.weight"][1::2] = -3e38
     torch.save(state, tmp_path / "verifier.pt")
     files = {"ar_path": str(tmp_path / "verifier.pt"), "engine": "eager"}
-    ways: list[dict[str, Any]] = [{"strategy": "AR"}, {"strategy": "fairseq", "beam": 2}, {}]
+    ways: list[dict[str, object]] = [{"strategy": "AR"}, {"strategy": "fairseq", "beam": 2}, {}]
     for how in (*ways, {"batch": 3, "rule": SamplingRule()}):
         translator = load_translator(make_settings(world, **files, **how))
         with pytest.raises(InferenceError, match="scores are not numbers"):
@@ -144,7 +144,7 @@ def test_a_translation_tells_that_it_is_as_long_as_it_may_be(trained: Trained) -
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "AR", "batch": 3}, {"strategy": "fairseq"}])
 def test_every_translation_says_whether_words_are_unknown(
-    settings: dict[str, Any], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    settings: dict[str, object], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service sees it for each text, and its log names the first of each text, not of the
     process. An output that the model gave an unknown word says so, too."""

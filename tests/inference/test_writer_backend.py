@@ -63,7 +63,7 @@ def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path
         {"limits": GenerationLimits(repetition_penalty=1.2)},
     ],
 )
-def test_the_loop_decodes_the_rest(world: Path, options: dict[str, Any]) -> None:
+def test_the_loop_decodes_the_rest(world: Path, options: dict[str, object]) -> None:
     assert load(world, **options).engine == "onnxruntime"
 
 

@@ -34,7 +34,7 @@ from specdec_plugins.jobs.corpus import (
     translate_shard,
 )
 
-NOTHING: dict[str, Any] = {}
+NOTHING: dict[str, object] = {}
 NUMBERER: Any = Numberer()
 
 
@@ -88,10 +88,10 @@ class Recorder:
             yield Translation(line.text)
 
 
-def recorded(shards: Sequence[Shard], seed: int) -> Any:
-    recorder: Any = Recorder()
+def recorded(shards: Sequence[Shard], seed: int) -> Recorder:
+    recorder = Recorder()
     for shard in shards:
-        translate_shard(recorder, shard, seed)
+        translate_shard(cast(Any, recorder), shard, seed)
     return recorder
 
 
@@ -259,7 +259,7 @@ def test_every_shard_draws_by_its_own_seed(tmp_path: Path) -> None:
     drawn = []
 
     class Drawing(Numberer):
-        def translate(self, lines: Any) -> Any:
+        def translate(self, lines: Iterable[Line]) -> Any:
             drawn.append(float(torch.rand(1)))
             return super().translate(lines)
 

@@ -56,10 +56,10 @@ def test_no_cluster_is_joined_unless_it_is_named(
     address: str | None, joined: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an address Ray follows a file that ``ray start`` left, and waits for what is gone."""
-    asked: list[dict[str, Any]] = []
+    asked: list[dict[str, object]] = []
     before = signal.getsignal(signal.SIGTERM)
 
-    def init(**options: Any) -> None:
+    def init(**options: object) -> None:
         asked.append(options)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray's own
 

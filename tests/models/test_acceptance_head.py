@@ -21,7 +21,7 @@ from specdec_plugins.models.acceptance_head import (
 )
 
 
-def make_head(**changes: Any) -> AcceptanceHead:
+def make_head(**changes: object) -> AcceptanceHead:
     """A random head."""
     settings: dict[str, Any] = {
         "channels": 16,

@@ -40,7 +40,7 @@ def drafter_of(name: str, block_size: int = 4, **overrides: Any) -> Any:
     return make_causal(task_with_verifier(block_size), **{**VARIANTS[name], **overrides})
 
 
-def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[Any, ...]:
+def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[torch.Tensor, ...]:
     source_lengths = [5, 8, 2, 6][: len(lengths)]
     source = make_targets(source_lengths, seed=seed + 1).flip(1)
     target = make_targets(lengths, seed=seed + 2)

@@ -28,6 +28,7 @@ from helpers.models.drafters import (
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.checkpoints import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
 from specdec_plugins.models.drafter_decoder import Slots
@@ -258,7 +259,9 @@ class TestPublishedPair:
         torch.testing.assert_close(logits[:, 0], file["block_logits"], atol=1e-5, rtol=1e-5)
 
     @staticmethod
-    def loss(model: Any, batch: Any, cuts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def loss(
+        model: BlockDrafter, batch: Any, cuts: torch.Tensor
+    ) -> tuple[torch.Tensor, JsonObject]:
         criterion = GlatLoss(published_task(), GlatLossConfig(label_smoothing=0.1))
         sample = {
             "net_input": {"src_tokens": batch["src_tokens"], "src_lengths": batch["src_lengths"]},

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -35,7 +36,7 @@ def task() -> TranslationSpecdecTask:
     return TranslationSpecdecTask(cfg, dictionary, dictionary)
 
 
-def make(kind: str, tokens: list[int] | None = None) -> Any:
+def make(kind: str, tokens: list[int] | None = None) -> Drafter:
     """A drafter that drafts ``tokens``; None: all."""
     given = make_task(block_size=4)
     model = (
@@ -121,7 +122,7 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
     [[EOS, ENTRIES], [-1, EOS], [EOS, 5, 5], [PAD, EOS], [5, 6], [EOS, 5.0], [[EOS, 6]], [EOS]],
     ids=str,
 )
-def test_a_list_that_cannot_be_is_refused(tokens: list[Any], tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_is_refused(tokens: list[object], tmp_path: Path) -> None:
     """By us, and where fairseq loads a model."""
     model, message = make("head"), "draft_vocabulary is no list of different tokens"
     model.decoder.draft_vocabulary = torch.tensor(tokens)

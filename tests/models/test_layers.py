@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from conftest import make_verifier
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from helpers.models.drafters import make_targets
 
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -23,7 +23,9 @@ PAD = 1
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
-def ours(model: Any, tokens: torch.Tensor, encoder_out: Any) -> torch.Tensor:
+def ours(
+    model: TransformerModelBase, tokens: torch.Tensor, encoder_out: EncoderOut
+) -> torch.Tensor:
     """The decoder's forward, put together from the pieces under test."""
     decoder = model.decoder
     slots = tokens.size(1)

@@ -23,7 +23,7 @@ PATIENCE = 60
 PATHS = ("/translate", "/translate/stream", "/v2/translate", "/detect", "/v2/languages", "/nowhere")
 KINDS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data", "", "\xff")
 TEXTS = ("w1 \0 w2", "\ud800 w1", "w1\u2028w2", "\u202e w1", "w1 " * 1000, "\n" * 3000, "", "😀 w2")
-VALUES: tuple[Any, ...] = (
+VALUES: tuple[object, ...] = (
     None,
     True,
     -1,
@@ -65,7 +65,7 @@ def head(path: str, length: int, kind: str = "application/json", method: str = "
 
 
 def some_fields(draw: random.Random) -> dict[str, Any]:
-    fields: dict[str, Any] = {"source": "en", "target": "de", "target_lang": "DE"}
+    fields: dict[str, object] = {"source": "en", "target": "de", "target_lang": "DE"}
     fields |= {"q": draw.choice(TEXTS), "text": [draw.choice(TEXTS)], "api_key": KEY}
     for _ in range(draw.randrange(3)):
         fields[draw.choice([*fields, "format", "alternatives"])] = draw.choice(VALUES)

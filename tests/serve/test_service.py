@@ -243,7 +243,7 @@ def narrow(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def test_limits_of_time_and_number(narrow: Server) -> None:
-    answers: list[tuple[int, Any]] = []
+    answers: list[tuple[int, object]] = []
     long = ["w3 w4 w5 w6 " * 4] * 1000
     threads = [
         threading.Thread(target=lambda: answers.append(narrow.translate(long))) for _ in range(2)

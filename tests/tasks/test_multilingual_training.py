@@ -17,9 +17,11 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Constant
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.calibration import TrainedHead
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -49,7 +51,7 @@ class World:
         )
         self.drafter = folder / "drafter" / "checkpoint_last.pt"
 
-    def translator(self, **settings: Any) -> Any:
+    def translator(self, **settings: Any) -> Translator:
         given = {"ar_path": str(self.verifier), "limits": LIMITS, "batch": 4, **settings}
         languages = {"source_lang": "en", "target_lang": "de"}
         return load_translator(Settings(str(self.folder), **languages, **given))
@@ -114,7 +116,7 @@ def test_a_head(world: World, tmp_path: Path) -> None:
     dataset = head.task.dataset("valid")
     drafter, target = head.labeller.drafter.model, head.task.target_dictionary
 
-    def decoded(rows: Any) -> tuple[Any, Any, list[torch.Tensor]]:
+    def decoded(rows: Any) -> tuple[SpeculativeGenerator, Sample, list[torch.Tensor]]:
         generator = build_generator(head.task.verifier, drafter, target)
         sample = dataset.collater([dataset[row] for row in rows])
         outputs = head.task.inference_step(generator, [], sample)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from conftest import make_dictionary, make_verifier
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from helpers.models.drafters import make_block, make_causal
 from helpers.models.dummy_data import SIZES, run_train
@@ -23,6 +25,8 @@ from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.host.checkpoints import without_copies
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -56,7 +60,7 @@ NEEDED = (
 
 
 def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "source_lang": "en",
         "target_lang": "de",
         "data": str(data),
@@ -131,7 +135,7 @@ class TestTraining:
         seen: dict[int, list[tuple[int, ...]]] = {}
         step = TranslationSpecdecTask.train_step
 
-        def note(task: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
+        def note(task: FairseqTask, sample: Sample, *args: Any, **kwargs: Any) -> Any:
             done = step(task, sample, *args, **kwargs)
             noise = zip(sample["id"].tolist(), sample["cuts"].tolist(), sample["seeds"].tolist())
             for sentence, cuts, seed in noise:
@@ -183,7 +187,7 @@ class TestTraining:
             assert torch.equal(parameter, theirs[f"encoder.{name}"]), name
 
 
-def make_drafter(task: Any) -> Any:
+def make_drafter(task: TranslationSpecdecTask) -> Drafter:
     names = Namespace(
         source_dictionary=task.source_dictionary,
         target_dictionary=task.target_dictionary,
@@ -193,7 +197,7 @@ def make_drafter(task: Any) -> Any:
     return make_causal(names).float()
 
 
-def batches(task: Any, max_tokens: int) -> list[Any]:
+def batches(task: TranslationSpecdecTask, max_tokens: int) -> list[Sample]:
     iterator = task.get_batch_iterator(
         task.dataset("valid"),
         max_tokens=max_tokens,
@@ -203,7 +207,9 @@ def batches(task: Any, max_tokens: int) -> list[Any]:
     return list(iterator.next_epoch_itr(shuffle=False))
 
 
-def validate(task: Any, model: Any, data: Path, max_tokens: int) -> dict[str, float]:
+def validate(
+    task: TranslationSpecdecTask, model: Drafter, data: Path, max_tokens: int
+) -> dict[str, float]:
     """The whole validation set, with every digit."""
     task.load_dataset("valid")
     criterion = GlatLoss(task, GlatLossConfig(verifier_labels=task.cfg.AR_path is not None))
@@ -257,7 +263,7 @@ class TestValidation:
         model = task.build_model(load_state(trained.drafter)["cfg"]["model"])
         task.load_dataset("valid")
         (sample,) = batches(task, 10_000)
-        seen: list[Any] = []
+        seen: list[object] = []
         inference_step = task.inference_step
 
         def tokens(rows: Any) -> list[list[int]]:
@@ -312,7 +318,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         "cfg", [{"block_size": 0}, {"left_pad_target": True}, {"start_p": 1.5}]
     )
-    def test_impossible_settings_are_named(self, cfg: dict[str, Any]) -> None:
+    def test_impossible_settings_are_named(self, cfg: dict[str, object]) -> None:
         with pytest.raises(ValueError, match=f"--{next(iter(cfg)).replace('_', '-')}"):
             bare(**cfg)
 
@@ -335,7 +341,7 @@ def bare(**cfg: Any) -> TranslationSpecdecTask:
     return TranslationSpecdecTask(config, make_dictionary(), make_dictionary())
 
 
-def built(args: Any, make: Any = make_causal, **cfg: Any) -> Any:
+def built(args: Any, make: Any = make_causal, **cfg: object) -> SpeculativeGenerator:
     return bare(**cfg).build_generator([make(), make_verifier()], args)
 
 
@@ -344,7 +350,7 @@ class TestRoles:
 
     @pytest.mark.parametrize("make", [make_block, make_causal])
     def test_the_verifier_of_the_task_follows_the_drafter(
-        self, make: Any, data: Path, verifier: Path
+        self, make: Callable[..., Drafter], data: Path, verifier: Path
     ) -> None:
         """fairseq-generate moves the models of --path alone to a GPU, or to another type."""
         task = make_task(data, AR_path=str(verifier))
@@ -376,7 +382,7 @@ class TestRoles:
         ],
     )
     def test_the_controller_that_is_recommended(
-        self, make: Any, args: Namespace | None, name: str
+        self, make: Callable[..., Drafter], args: Namespace | None, name: str
     ) -> None:
         """In validation, where ``args`` are missing, whole blocks are what drafters are judged by;
         another one has to be asked for. That training counted BLEU does not matter afterwards."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +19,9 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.network import OUTPUT_BIAS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WMT = Path(__file__).parents[2] / "checkpoints" / "wmt.en-de"
 EXACT = {"engine": "eager", "precision": "float64", "strategy": "AR"}
@@ -86,7 +89,7 @@ def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
     assert first.codec.segment(LINES[0]) == stock.encode(LINES[0])
 
 
-def without_near_ties(model: Any, ids: torch.Tensor, output: list[int]) -> bool:
+def without_near_ties(model: PreTrainedModel, ids: torch.Tensor, output: list[int]) -> bool:
     """Whether transformers prefers each token of an output by more than rounding."""
     begun = torch.tensor([[2, *output[:-1]]])
     best = model(input_ids=ids, decoder_input_ids=begun).logits[0].topk(2).values

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.modules import gelu
 from helpers.models.drafters import make_causal, save_checkpoint
 from helpers.models.folders import make_bart, make_m2m, make_marian, make_mbart, make_plbart
@@ -128,7 +129,10 @@ def load(folder: Path, languages: dict[str, str | None], **options: Any) -> Any:
 
 @torch.no_grad()
 def reference(
-    model: Any, sources: list[Tensor], orders: list[list[int]], tokens: LanguageTokens
+    model: TransformerModelBase,
+    sources: list[Tensor],
+    orders: list[list[int]],
+    tokens: LanguageTokens,
 ) -> list[list[int]]:
     """Return transformers' greedy output."""
     source, target = (torch.tensor(order) for order in orders)
@@ -154,7 +158,7 @@ def reference(
     return [row[: row.index(2) + 1] if 2 in row else row for row in rows]
 
 
-def decoded(made: Made, batch: int, **options: Any) -> list[list[int]]:
+def decoded(made: Made, batch: int, **options: object) -> list[list[int]]:
     """Return our output, cut as transformers cuts it."""
     translator = load(made.folder, made.languages, batch=batch, **options)
     tokens = translator.codec.tokens

@@ -188,7 +188,7 @@ def test_a_folder_states_the_target(tmp_path: Path) -> None:
     ],
 )
 def test_options_of_generation(
-    change: dict[str, Any], limits: dict[str, Any], tmp_path: Path
+    change: dict[str, object], limits: dict[str, object], tmp_path: Path
 ) -> None:
     model = make_marian(tmp_path)
     model.generation_config.update(**change)

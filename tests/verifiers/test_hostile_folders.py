@@ -24,7 +24,7 @@ class Planted:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, (str(self.mark),)
 
 
@@ -40,7 +40,7 @@ def folder(marian: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(marian, tmp_path / "copy"))
 
 
-def changed(folder: Path, name: str, **values: Any) -> None:
+def changed(folder: Path, name: str, **values: object) -> None:
     write(folder / name, {**json.loads((folder / name).read_text("utf-8")), **values})
 
 

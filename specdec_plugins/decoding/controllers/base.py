@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import index
+from reprlib import repr as shortened
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
@@ -19,6 +22,8 @@ from specdec_plugins.files.output import JsonObject
 Head = Callable[[Tensor, Tensor], Tensor]
 #: All controllers, by name.
 CONTROLLERS: dict[str, type[Controller]] = {}
+#: Types of lengths.
+WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 ControllerType = TypeVar("ControllerType", bound="type[Controller]")
 
 
@@ -95,7 +100,10 @@ class Controller:
         return [self.max_length] * rows
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
-        """Return ``(rows,)`` how many drafted tokens to verify; None for all."""
+        """Return ``(rows,)`` how many drafted tokens to verify; None for all.
+
+        A number that is larger than a row's draft stands for all of it.
+        """
         return None
 
     def observe(self, result: StepResult) -> list[int]:
@@ -104,6 +112,58 @@ class Controller:
         Lengths of finished rows are not used; the others move as ``result.kept`` says.
         """
         return [self.max_length] * len(result.rows)
+
+    def first_lengths(self, rows: int) -> list[int]:
+        """Return the lengths of :meth:`start`, checked."""
+        return self._checked("start", self.start(rows), rows, range(rows), self.max_length)
+
+    def next_lengths(self, result: StepResult) -> list[int]:
+        """Return the lengths of :meth:`observe`, checked."""
+        lengths = self.observe(result)
+        return self._checked("observe", lengths, len(result.rows), result.kept, self.max_length)
+
+    def cut(self, draft: Draft) -> Draft:
+        """Return the part of a draft that :meth:`verify_lengths` asks for, checked."""
+        lengths = self.verify_lengths(draft)
+        if lengths is None:
+            return draft
+        rows = len(draft.drafted)
+        return draft.cut(self._checked("verify_lengths", lengths, rows, range(rows), math.inf))
+
+    def _checked(
+        self, method: str, returned: Any, rows: int, used: Iterable[int], longest: float
+    ) -> list[int]:
+        """Return the lengths that a method returned; those of the rows ``used`` must be possible.
+
+        A tensor's type and shape are checked before its numbers are read.
+        """
+        if isinstance(returned, Tensor):
+            if returned.shape != (rows,) or returned.dtype not in WHOLE_NUMBERS:
+                raise self._fault(
+                    method,
+                    f"{returned.dtype} of shape {tuple(returned.shape)}",
+                    f"whole numbers of shape ({rows},)",
+                )
+            returned = returned.tolist()
+        try:
+            lengths = list(map(index, returned))
+        except TypeError as error:
+            raise self._fault(
+                method, shortened(returned), "whole numbers, one for each row"
+            ) from error
+        if len(lengths) != rows:
+            raise self._fault(method, f"{len(lengths)} lengths", f"{rows}, one for each row")
+        for row in used:
+            if not 0 <= lengths[row] <= longest:
+                bound = "at least 0" if lengths[row] < 0 else f"at most {longest}"
+                raise self._fault(method, f"{lengths[row]} for row {row}", bound)
+        return lengths
+
+    def _fault(self, method: str, returned: str, expected: str) -> ValueError:
+        where = f"{type(self).__name__}.{method}"
+        return ValueError(
+            f"--controller {self.name}: {where} returned {returned}; must be {expected}"
+        )
 
     def describe(self) -> JsonObject:
         """Return the name and all options, for records."""

@@ -59,14 +59,14 @@ class ChainDraft:
         """Each token comes after the one before it."""
         return chain_links(self.tokens.size(1), self.tokens.device)
 
-    def cut(self, lengths: Tensor) -> ChainDraft:
-        """Return the part to verify, where a controller asks for ``(rows,)`` tokens.
+    def cut(self, lengths: list[int]) -> ChainDraft:
+        """Return the part to verify, where a controller asks for so many tokens of each row.
 
         Of drawn tokens it is one more: leaving out a token must not depend on which token it is,
         and the token at which a controller cuts made it cut.
         """
         more = 0 if self.proposal is None else 1
-        drafted = [min(n + more, count) for n, count in zip(lengths.tolist(), self.drafted)]
+        drafted = [min(n + more, count) for n, count in zip(lengths, self.drafted)]
         return replace(self, tokens=self.tokens[:, : max(drafted)], drafted=drafted)
 
     def chances(self) -> list[list[float]]:
@@ -102,7 +102,7 @@ class TreeDraft:
         tokens, after, depths, ancestors = (torch.from_numpy(x).to(device) for x in arrays)
         return cls(tokens, Links(after, depths, ancestors, tokens.size(1)), gains, lengths, called)
 
-    def cut(self, lengths: Tensor) -> TreeDraft:
+    def cut(self, lengths: list[int]) -> TreeDraft:
         """Return the whole tree: its size is decided before it is grown."""
         return self
 

@@ -59,7 +59,7 @@ class ResidentLoop:
     ) -> list[list[Hypothesis]]:
         """Decode sentences, at most so many ``rows`` at once, under a steady controller."""
         rows = min(rows, len(sentences))
-        length = max(controller.start(rows))
+        length = max(controller.first_lengths(rows))
         kind = Kind(length)
         if length and controller.trees:
             kind = Kind(min(length, controller.block_size), length)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -170,7 +169,7 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
         ),
     ],
 )
-def test_options_choose_a_rule(given: dict[str, Any], rule: AcceptanceRule, says: str) -> None:
+def test_options_choose_a_rule(given: dict[str, object], rule: AcceptanceRule, says: str) -> None:
     """By name, or of a command line; its values and flags are what to give to have it again."""
     assert choose_rule(given) == choose_rule(Namespace(**given, other="anything")) == rule
     assert str(rule) == says
@@ -188,6 +187,6 @@ def test_options_choose_a_rule(given: dict[str, Any], rule: AcceptanceRule, says
         ({"sampling": True, "beta": 2}, r"--beta, --tau: go without --sampling"),
     ],
 )
-def test_impossible_rules_are_named(given: dict[str, Any], message: str) -> None:
+def test_impossible_rules_are_named(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         choose_rule(given)

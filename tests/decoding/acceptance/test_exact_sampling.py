@@ -154,7 +154,7 @@ class Watched(Controller):
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
         lengths = self._controller.verify_lengths(draft)
-        self._chance.verify(draft if lengths is None else draft.cut(lengths))
+        self._chance.verify(draft if lengths is None else draft.cut(lengths.tolist()))
         return lengths
 
     def observe(self, result: StepResult) -> list[int]:
@@ -297,7 +297,9 @@ def test_to_leave_out_unlikely_tokens_unseen_would_skew_it(
 ) -> None:
     """That is why one token more than a controller says is verified of what was drawn."""
     cut = ChainDraft.cut
-    monkeypatch.setattr(ChainDraft, "cut", lambda draft, lengths: cut(draft, lengths - 1))
+    monkeypatch.setattr(
+        ChainDraft, "cut", lambda draft, lengths: cut(draft, [n - 1 for n in lengths])
+    )
     found, _ = enumerate_outputs(CONFIDENCE, TOP_P, length=2)
     assert sum(found.values()) == pytest.approx(1)
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3

@@ -6,8 +6,6 @@ decided each by itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from fairseq.search import Sampling as StockSampling
@@ -44,7 +42,9 @@ def sampled(options: Controller) -> SpeculativeGenerator:
     )
 
 
-def outputs_of(generator: Any, rows: int = ROWS, at_once: int = 500) -> list[Output]:
+def outputs_of(
+    generator: SpeculativeGenerator, rows: int = ROWS, at_once: int = 500
+) -> list[Output]:
     return [
         tuple(hypothesis["tokens"].tolist())
         for _ in range(rows // at_once)

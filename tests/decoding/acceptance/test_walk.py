@@ -10,6 +10,7 @@ from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.acceptance import verification as walks
 
 EOS = 2
@@ -67,7 +68,7 @@ def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
         assert [values[row] for values in counts_of(found)] == expected
 
 
-def assert_same(way: walks.AcceptedPath, accepted: Any) -> None:
+def assert_same(way: walks.AcceptedPath, accepted: Accepted) -> None:
     committed, count = accepted.committed, accepted.accepted
     assert way.committed[:, 0].tolist() == committed
     assert way.accepted[:, 0].tolist() == count
@@ -77,7 +78,7 @@ def assert_same(way: walks.AcceptedPath, accepted: Any) -> None:
 
 
 @st.composite
-def trees(draw: Any, rows: int = 2) -> Any:
+def trees(draw: st.DrawFn, rows: int = 2) -> Any:
     """Parents and tokens ``(rows, nodes)``: no two of the same after the same node, none after
     EOS."""
     nodes = draw(st.integers(1, 7))

@@ -30,7 +30,8 @@ from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult, StepTrace
+from specdec_plugins.host.fairseq_types import Sample
 
 
 class RandomController(Controller):
@@ -105,7 +106,9 @@ NAMES = [*VARIANTS, "random", "random tree"]
 BATCHES = st.sampled_from([[6], [1], [6, 2, 9, 1, 4, 7, 3, 5]])
 
 
-def assert_exact(generator: SpeculativeGenerator, batch: Any, engine: str = "eager") -> list[Any]:
+def assert_exact(
+    generator: SpeculativeGenerator, batch: Sample, engine: str = "eager"
+) -> list[Hypothesis]:
     """Stock's greedy output in float64, and every identity of the statistics and of the trace."""
     expected = beam1(verifier(), batch, generator.limits)
     told = generator.statistics = type(generator.statistics)()
@@ -134,7 +137,7 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any, engine: str = "eag
     return hypotheses
 
 
-def _committed(step: Any) -> list[str]:
+def _committed(step: StepTrace) -> list[str]:
     return [*step.drafted[: step.accepted], *([] if step.bonus is None else [step.bonus])]
 
 
@@ -157,7 +160,7 @@ def test_scripted(
     corruption: float,
     max_len_b: int,
 ) -> None:
-    def script(batch: Any) -> torch.Tensor:
+    def script(batch: Sample) -> torch.Tensor:
         right = beam1(verifier(), batch, limits)
         return corrupted(right, max_len_b + 1, corruption, len(DICTIONARY), seed)
 
@@ -273,7 +276,7 @@ def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     batch = make_batch([6, 2, 9, 1, 4])
     controller, limits = make_policy("oracle", 4), GenerationLimits(max_len_b=15)
     script = corrupted(beam1(verifier(), batch, limits), 16, 0.3, len(DICTIONARY), 1)
-    settled: dict[str, Any] = {"limits": limits}
+    settled: dict[str, object] = {"limits": limits}
     plain = traced(scripted_generator(verifier(), script, 4, **settled))
     oracle = traced(scripted_generator(verifier(), script, controller, **settled))
     whole, cut = assert_exact(plain, batch), assert_exact(oracle, batch)

@@ -83,7 +83,9 @@ def test_no_draft_is_cut_shorter_than_min_draft(rows: list[list[float]]) -> None
             bounded = kind(min_draft=minimum).ready(4, head)
             lengths = bounded.verify_lengths(draft(rows))
             assert lengths.tolist() == [max(length, minimum) for length in free]
-            assert draft(rows).cut(lengths).drafted == [min(n, 4) for n in lengths.tolist()]
+            assert draft(rows).cut(lengths.tolist()).drafted == [
+                min(n, 4) for n in lengths.tolist()
+            ]
 
 
 class TestThreshold:

@@ -15,18 +15,19 @@ from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.host.fairseq_types import Sample
 
 NAMES = sorted(
     name for name, kind in CONTROLLERS.items() if name != "auto" and not kind().depends_on_batch
 )
 
 
-def steps(generator: Any, batch: Any, exact: bool) -> list[Any]:
+def steps(generator: Any, batch: Sample, exact: bool) -> list[object]:
     """Of every row its tokens, and all that its steps drafted, verified and committed.
 
     With ``exact`` also all probabilities, whose last digits depend on the batch in float32.
     """
-    uncertain: dict[str, Any] = {"milliseconds": 0.0}
+    uncertain: dict[str, object] = {"milliseconds": 0.0}
     if not exact:
         uncertain |= {"p": [], "q": [], "p_acc": []}
     return [

@@ -16,6 +16,7 @@ from helpers.decoding.controlled import HEAD, K, drafter
 from helpers.decoding.emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
 from helpers.decoding.recorded import SMALL, recorded
 from helpers.decoding.scripted import DICTIONARY, traced
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,12 +30,14 @@ from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines, Replay
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.models.drafter import Drafter
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=LACKING)
 
 
 @pytest.fixture(scope="module")
-def pair() -> Any:
+def pair() -> tuple[Drafter, Drafter]:
     """A tiny drafter on the host, and the same there, each with its verifier."""
     here = drafter("causal, all shared")
     there = deepcopy(here)
@@ -43,7 +46,7 @@ def pair() -> Any:
     return here, there
 
 
-def make(model: Any, engine: Engine, controller: str, **given: Any) -> SpeculativeGenerator:
+def make(model: Drafter, engine: Engine, controller: str, **given: Any) -> SpeculativeGenerator:
     limits = given.pop("limits", {})
     reuse = {"redraft_below": math.inf} if controller == "tree" else {}
     return build_generator(
@@ -68,7 +71,7 @@ CASES += [(name, True) for name in ("none", "constant", "tree", "confidence")]
 
 @thinned(case=CASES, rule=RULES)
 def test_every_controller_says_there_what_it_says_here(
-    case: tuple[str, bool], rule: str, pair: Any
+    case: tuple[str, bool], rule: str, pair: tuple[Drafter, Drafter]
 ) -> None:
     """By the ordinary loop and by recorded steps."""
     controller, resident = case
@@ -89,7 +92,7 @@ def test_every_controller_says_there_what_it_says_here(
 
 
 @pytest.mark.parametrize("controller", ["none", "constant", "tree"])
-def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
+def test_the_host_waits_once_a_step(controller: str, pair: tuple[Drafter, Drafter]) -> None:
     """And once more a sentence for its source, of trees for the first lattice."""
     batch = to_gpu(make_batch([5]))
     with emulated() as emulation:
@@ -104,11 +107,11 @@ def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
     assert emulation.counts["copies to device"] == 0
 
 
-def outputs_of(generator: SpeculativeGenerator, batch: Any) -> list[list[int]]:
+def outputs_of(generator: SpeculativeGenerator, batch: Sample) -> list[list[int]]:
     return [best["tokens"].tolist() for (best,) in generator.generate([], batch)]
 
 
-def test_sizes_are_few_and_bounded(pair: Any) -> None:
+def test_sizes_are_few_and_bounded(pair: tuple[Drafter, Drafter]) -> None:
     """Lines of any length and batches of any size meet few, which are recorded once."""
     states: list[Any] = []
 
@@ -139,9 +142,11 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: list[Any] = []
+        self.operations: list[object] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         leaves = tree_leaves((args, kwargs))
         met = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
         self.operations.append((str(func), met))
@@ -155,7 +160,9 @@ def buffers(step: ResidentStep) -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", [Kind(), Kind(K), Kind(K, 8)], ids=["AR", "chain", "tree"])
-def test_every_step_does_the_same_in_the_same_places(kind: Kind, pair: Any) -> None:
+def test_every_step_does_the_same_in_the_same_places(
+    kind: Kind, pair: tuple[Drafter, Drafter]
+) -> None:
     """Whatever there is in its buffers: sentences that have begun, grown and ended."""
     generator = make(pair[0], recorded(), "tree", rule=RelaxedRule(len(DICTIONARY), math.inf))
     resident = generator._resident

@@ -25,10 +25,12 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import MAX_LENGTHS
 from specdec_plugins.decoding.resident.loop import ResidentBatch
 from specdec_plugins.decoding.step_result import CommitObserver, StepResult
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Buckets, Engine, Replay
+from specdec_plugins.host.fairseq_types import Sample
 
 CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
 CONTROLLERS = {
@@ -72,7 +74,7 @@ def followed(generator: SpeculativeGenerator, count: int) -> list[list[int]]:
     return rows
 
 
-def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Any) -> None:
+def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Sample) -> None:
     """The same output, scores and counts; steps commit these tokens."""
     rows = [followed(generator, len(batch["id"])) for generator in (found, expected)]
     pairs = list(zip(found.generate([], batch), expected.generate([], batch), strict=True))
@@ -130,6 +132,28 @@ def assert_both_loops_put_out_the_same(
         assert_same(made, plain, make_batch(batch, seed=seed + number))
 
 
+@examples(30)
+@given(
+    longest=st.lists(st.integers(1, 20), min_size=1, max_size=7),
+    controller=st.sampled_from(["none", "constant", "tree"]),
+    rows=st.sampled_from([None, 2]),
+    seed=st.integers(0, 99),
+)
+def test_each_row_has_its_own_maximum_length(
+    longest: list[int], controller: str, rows: int | None, seed: int
+) -> None:
+    """In place of that of all rows, which may be smaller."""
+    models = "causal", controller, StrictRule()
+    made, plain = make(recorded(), *models, max_len_b=6), make(EAGER, *models, max_len_b=6)
+    made.rows = rows
+    batch = make_batch([1 + length % 7 for length in longest], seed=seed)
+    batch["net_input"][MAX_LENGTHS] = torch.tensor(longest)
+    assert_same(made, plain, batch)
+    made.observers.clear()
+    for (found,), limit in zip(made.generate([], batch), longest):
+        assert len(found["tokens"]) <= limit + 1
+
+
 OUTGROWN = {"name": "causal", "controller": "constant", "rule": "relaxed", "rows": None, "seed": 0}
 """With these sources a row outgrows a step that is used again, by others, later."""
 
@@ -143,7 +167,7 @@ def test_the_ordinary_loop_puts_out_the_same(case: dict[str, Any]) -> None:
 
 @settings(max_examples=2)
 @given(CASES)
-def test_so_does_what_runs_no_python(case: dict[str, Any]) -> None:
+def test_so_does_what_runs_no_python(case: dict[str, object]) -> None:
     """It takes two seconds to record: few here, many in the next one."""
     assert_both_loops_put_out_the_same(by_graph, case)
 
@@ -241,7 +265,7 @@ def test_a_batch_with_a_prefix_goes_by_the_ordinary_loop(caplog: pytest.LogCaptu
     outputs = []
     for engine in (recorded(), EAGER):
         generator = make(engine, "causal", "constant", StrictRule())
-        batches: Any = (None, torch.tensor([[7, 6]]), None)
+        batches = (None, torch.tensor([[7, 6]]), None)
         found = [generator.generate([], make_batch([5]), prefix_tokens=one) for one in batches]
         outputs.append([h["tokens"].tolist() for ((h,),) in found])
         names = "cuda-graphs and eager" if engine is not EAGER else "eager"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ def states(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.zeros(1, rows, 1, dtype=dtype)
 
 
-def step_of(new: Tensor) -> Any:
+def step_of(new: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     """A step that writes such new keys and values, and returns what it was handed before."""
 
     def step(past: Tensor, indices: Tensor | None, mask: None, tokens: Tensor) -> tuple[Tensor]:

@@ -18,6 +18,8 @@ from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
+from specdec_plugins.host.fairseq_types import NetInput
+from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.rows import unfinished
 
 K, LENGTH = 4, 12
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
 @cache
-def make_drafter(name: str) -> Any:
+def make_drafter(name: str) -> Drafter:
     task = make_task(block_size=K)
     task.verifier = make_verifier().requires_grad_(False)
     make = make_block if name.startswith("block") else make_causal
@@ -42,7 +44,9 @@ def make_drafter(name: str) -> Any:
     return model
 
 
-def expected_logits(model: Any, net_input: Any, tokens: Tensor, cut: Tensor, slots: int) -> Tensor:
+def expected_logits(
+    model: Drafter, net_input: NetInput, tokens: Tensor, cut: Tensor, slots: int
+) -> Tensor:
     """``(rows, slots, vocab)``, by the forward that training uses."""
     model.block_size = slots
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.steps.encoder import (
     frozen_encoder,
 )
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.models.layers import DecoderLayerRunner, source_memory
 
@@ -68,7 +70,7 @@ def test_what_is_of_another_kind_is_run_as_it_is(part: str, method: str) -> None
     changed = encoder if part == "encoder" else encoder.layers[0]
     original = getattr(type(changed), method)
 
-    def louder(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def louder(self: object, *args: object, **kwargs: object) -> Any:
         out = original(self, *args, **kwargs)
         if part == "layer":
             return 2 * out
@@ -93,7 +95,9 @@ def test_what_is_of_another_kind_is_run_as_it_is(part: str, method: str) -> None
     ids=lambda settings: "-".join(settings) or "post-norm",
 )
 @pytest.mark.parametrize("engine", [EagerEngine, OnnxRuntimeEngine])
-def test_a_source_is_read_from_its_tokens(engine: Any, settings: dict[str, Any]) -> None:
+def test_a_source_is_read_from_its_tokens(
+    engine: Callable[[], Engine], settings: dict[str, Any]
+) -> None:
     verifier = make_verifier(**settings).to(engine().dtype)
     decoder = verifier.decoder
     reader = SourceReader(verifier, engine())

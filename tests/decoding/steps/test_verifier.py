@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch, make_verifier
+from fairseq.models.transformer import TransformerModelBase
 from helpers.decoding.whole_cache import WHOLE_CACHE
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_suppor
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.files.errors import EngineError
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.rows import unfinished
 
 PAD, EOS = 1, 2
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
 @cache
-def verifier(name: str) -> Any:
+def verifier(name: str) -> TransformerModelBase:
     model = make_verifier(**VARIANTS[name])
     if name == "narrow table":
         model.decoder.embed_tokens = torch.nn.Embedding(24, 8, PAD, dtype=torch.float64)
@@ -50,11 +52,13 @@ def verifier(name: str) -> Any:
     return model
 
 
-def encode(model: Any, lengths: list[int], seed: int) -> Any:
+def encode(model: TransformerModelBase, lengths: list[int], seed: int) -> EncoderOut:
     return model.encoder(**make_batch(lengths, seed=seed)["net_input"])
 
 
-def full(model: Any, encoder_out: Any, row: int, tokens: list[int]) -> tuple[Tensor, Tensor]:
+def full(
+    model: TransformerModelBase, encoder_out: EncoderOut, row: int, tokens: list[int]
+) -> tuple[Tensor, Tensor]:
     """fairseq's logits and states of one row, ``tokens`` being everything after EOS."""
     previous = torch.tensor([[EOS, *tokens]])
     source = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import examples, make_verifier
+from fairseq.models.transformer import TransformerDecoderBase
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @cache
-def decoder_of(kind: str) -> Any:
+def decoder_of(kind: str) -> TransformerDecoderBase:
     return make_verifier(seed=3, **KINDS[kind]).float().eval().decoder
 
 
@@ -146,7 +148,7 @@ def test_a_failing_compiler_is_no_obstacle(
 ) -> None:
     """Of another version, say: ONNX Runtime takes over, and the user is warned."""
 
-    def fails(*arguments: Any) -> int:
+    def fails(*arguments: object) -> int:
         raise TypeError("no such intrinsic")
 
     monkeypatch.setattr(kernel, "write", fails)
@@ -160,7 +162,7 @@ def test_a_model_in_another_precision(dtype: torch.dtype) -> None:
     assert build_writer(decoder, PAD, EOS, {}) is not None
 
 
-def test_the_trial_runs_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies leaves no mark, and ONNX Runtime takes over."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from conftest import make_task, make_verifier
+from fairseq.models.transformer import TransformerModelBase
 
 from helpers.decoding.scripted import DICTIONARY, ScriptedHead, traced
 from helpers.decoding.shared_sessions import engine_of
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.models.drafter import Drafter
 
 K = 4
 DRAFTERS: dict[str, dict[str, Any]] = {
@@ -36,7 +38,7 @@ HEAD = ScriptedHead(lambda states, known: (states.double().mean(-1).sigmoid() + 
 
 
 @cache
-def verifier() -> Any:
+def verifier() -> TransformerModelBase:
     """Its targets end at many lengths."""
     model = make_verifier(seed=1).requires_grad_(False)
     model.decoder.output_projection.weight[2] *= 4
@@ -44,7 +46,7 @@ def verifier() -> Any:
 
 
 @cache
-def drafter(name: str) -> Any:
+def drafter(name: str) -> Drafter:
     """One of ``DRAFTERS``."""
     task = make_task(block_size=K)
     task.verifier = verifier()
@@ -52,13 +54,13 @@ def drafter(name: str) -> Any:
 
 
 @cache
-def verifier_for(engine: str) -> Any:
+def verifier_for(engine: str) -> TransformerModelBase:
     """The same verifier in the precision of one of ``shared_sessions.NAMES``."""
     return verifier() if engine == "eager" else deepcopy(verifier()).float()
 
 
 @cache
-def drafter_for(engine: str, name: str) -> Any:
+def drafter_for(engine: str, name: str) -> Drafter:
     """The same drafter in the precision of an engine."""
     if engine == "eager":
         return drafter(name)
@@ -103,7 +105,7 @@ def build(
     )
 
 
-def make_policy(name: str, k: int, **given: Any) -> Controller:
+def make_policy(name: str, k: int, **given: object) -> Controller:
     """One of ``VARIANTS``."""
     plain, _, switch = name.partition(", ")
     switches = {f"{switch}_{'threshold' if switch == 'refit' else 'draft'}": True}

@@ -8,16 +8,19 @@ beyond it. It stands on private parts of torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from specdec_plugins.host.fairseq_types import Sample
 
 aten = torch.ops.aten
 NAME = "gpu"
@@ -59,13 +62,13 @@ class GpuTensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, *_: Any, **__: Any) -> Any:
+    def __torch_dispatch__(cls, func: Any, *_: object, **__: Any) -> object:
         raise RuntimeError(f"{func}: outside of the emulation")
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
-    def numpy(self, *_: Any, **__: Any) -> Any:
+    def numpy(self, *_: object, **__: object) -> Any:
         raise TypeError("a tensor of a GPU is no array; copy it to the host first")
 
 
@@ -79,7 +82,9 @@ class Emulation(TorchDispatchMode):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         kwargs = kwargs or {}
         flat, spec = tree_flatten((args, kwargs))
         makes = any(isinstance(x, torch.device) and x.type == NAME for x in flat)
@@ -112,7 +117,7 @@ class Emulation(TorchDispatchMode):
             return func(*given, **named)
         return _on_gpu(func, func(*given, **named), args)
 
-    def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _to(self, func: OpOverload, args: Any, kwargs: Any) -> object:
         """``to``, which is nothing where nothing changes, else a copy."""
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args)), **kwargs}
@@ -125,7 +130,9 @@ class Emulation(TorchDispatchMode):
         with self:
             return aten._to_copy(x, dtype=dtype, device=device, non_blocking=passing)
 
-    def _copy(self, func: Any, name: str, args: Any, kwargs: Any, given: Any, named: Any) -> Any:
+    def _copy(
+        self, func: OpOverload, name: str, args: Any, kwargs: Any, given: Any, named: Any
+    ) -> object:
         """A copy from one device to another or to the same one."""
         into, source = args[0], args[1] if name == "copy_" else args[0]
         asked = kwargs.get("device")
@@ -145,7 +152,7 @@ class Emulation(TorchDispatchMode):
         return made if target.type == "cpu" else GpuTensor(made)
 
 
-def _on_gpu(func: Any, result: Any, args: Any) -> Any:
+def _on_gpu(func: OpOverload, result: object, args: Any) -> object:
     """The result on the device; of an operation in place, its argument."""
     for index, argument in enumerate(func._schema.arguments):
         about = argument.alias_info
@@ -157,7 +164,9 @@ def _on_gpu(func: Any, result: Any, args: Any) -> Any:
 class _Attention(TorchFunctionMode):
     """Attention as a GPU's kernel returns it, which has slots before heads."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention or not isinstance(args[0], GpuTensor):
             return func(*args, **kwargs)
@@ -181,7 +190,7 @@ def _has_mask(given: Any) -> bool:
 
 def on_gpu(*modules: nn.Module) -> None:
     """Move weights and buffers there; what is tied stays so. In an emulation, once."""
-    moved: dict[int, Any] = {}
+    moved: dict[int, object] = {}
     for part in (part for module in modules for part in module.modules()):
         for stored in (part._parameters, part._buffers):
             for name, tensor in stored.items():
@@ -194,6 +203,6 @@ def on_gpu(*modules: nn.Module) -> None:
                 stored[name] = moved[id(tensor)]  # type: ignore[assignment]
 
 
-def to_gpu(batch: Any) -> Any:
+def to_gpu(batch: Sample) -> Sample:
     """A batch there."""
     return tree_map_only(Tensor, lambda x: GpuTensor(x.clone()), batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
@@ -26,12 +25,12 @@ def by_graph(part: Replay) -> Replay:
     """Record a graph of operations; its replay runs no Python of ours, so that
     whatever was taken from the host while it was recorded shows."""
 
-    def run(nothing: Any) -> None:
+    def run(nothing: object) -> None:
         part()
 
     # One for the whole graph: else each result has one of its own, which takes as long again.
     with tracing(TracingContext(FakeTensorMode())):
-        graph: Callable[[Any], None] = make_fx(run)(torch.zeros(1))
+        graph: Callable[[object], None] = make_fx(run)(torch.zeros(1))
     return lambda: graph(torch.zeros(1))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from conftest import make_dictionary
+from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Prefixes
@@ -15,6 +16,7 @@ from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import StepResult, TraceRecorder
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
@@ -64,10 +66,10 @@ class ScriptedDrafter:
         self.script = script
         self.model = self.decoder = self
 
-    def start(self, net_input: Any, verifier_out: Any, capacity: int) -> None:
+    def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
 
-    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, Any]:
+    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, object]:
         rows = self.rows if prefixes.rows is None else self.rows[torch.tensor(prefixes.rows)]
         index = torch.tensor(prefixes.lengths)[:, None] + torch.arange(k)
         index = index.clamp(max=self.script.size(1) - 1)
@@ -83,7 +85,10 @@ class ScriptedDrafter:
 
 
 def scripted_generator(
-    verifier: Any, script: Tensor | ScriptedDrafter, controller: Controller | int, **given: Any
+    verifier: TransformerModelBase,
+    script: Tensor | ScriptedDrafter,
+    controller: Controller | int,
+    **given: Any,
 ) -> SpeculativeGenerator:
     """A generator whose drafter follows a script.
 

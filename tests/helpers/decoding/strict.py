@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
@@ -17,6 +18,9 @@ from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.models.drafter import Drafter
 
 DICTIONARY = make_dictionary()
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
@@ -38,7 +42,7 @@ DRAFTERS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def verifier(**overrides: Any) -> Any:
+def verifier(**overrides: Any) -> TransformerModelBase:
     """Its targets end at many lengths and hold unknown words more often than others."""
     model = vary_output(make_verifier(**overrides)).requires_grad_(False)
     model.decoder.output_projection.weight[[EOS, UNK]] *= 3
@@ -46,7 +50,7 @@ def verifier(**overrides: Any) -> Any:
 
 
 @cache
-def endless(**overrides: Any) -> Any:
+def endless(**overrides: Any) -> TransformerModelBase:
     """It never takes EOS: of two opposite logits, one is above 0."""
     model = vary_output(make_verifier(**overrides)).requires_grad_(False)
     weight = model.decoder.output_projection.weight
@@ -56,7 +60,7 @@ def endless(**overrides: Any) -> Any:
 
 
 @cache
-def make_drafter(name: str, seed: int = 0) -> Any:
+def make_drafter(name: str, seed: int = 0) -> Drafter:
     task = make_task(block_size=K)
     task.verifier = verifier()
     make = make_block if name.startswith("block") else make_causal
@@ -66,7 +70,7 @@ def make_drafter(name: str, seed: int = 0) -> Any:
 class Stubborn(ScriptedDrafter):
     """Drafts given tokens over and over: the j-th in slot j, wherever the block starts."""
 
-    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, Any]:
+    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, object]:
         tokens = self.script[:, :k].expand(len(prefixes.lengths), -1)
         return tokens[..., None], self.scores(tokens)
 
@@ -76,7 +80,7 @@ class Stubborn(ScriptedDrafter):
 
 def specdec(
     name: str | list[int] | None,
-    model: Any = None,
+    model: TransformerModelBase | None = None,
     rule: AcceptanceRule = StrictRule(),
     k: int = K,
     seed: int = 0,
@@ -91,7 +95,7 @@ def specdec(
     return build_generator(model, drafter, DICTIONARY, block_size=k, **options)
 
 
-def one_row(batch: Any, row: int) -> Any:
+def one_row(batch: Sample, row: int) -> Sample:
     """A batch of one of its sentences, without padding."""
     tokens = batch["net_input"]["src_tokens"][row]
     tokens = tokens[tokens != PAD][None]
@@ -100,8 +104,11 @@ def one_row(batch: Any, row: int) -> Any:
 
 
 def beam1(
-    model: Any, batch: Any, limits: GenerationLimits | None = None, **begin: Any
-) -> list[Any]:
+    model: TransformerModelBase,
+    batch: Sample,
+    limits: GenerationLimits | None = None,
+    **begin: object,
+) -> list[Hypothesis]:
     """Return the output of fairseq's beam search at beam 1; ``begin``: the beginning of targets."""
     asked = limits or GenerationLimits()
     generator = SequenceGenerator(
@@ -121,7 +128,12 @@ def beam1(
 
 @torch.no_grad()
 def assert_same_words(
-    outputs: list[Any], expected: list[Any], batch: Any, model: Any, tie: float, **begin: Any
+    outputs: list[Hypothesis],
+    expected: list[Hypothesis],
+    batch: Sample,
+    model: TransformerModelBase,
+    tie: float,
+    **begin: object,
 ) -> None:
     """Outputs have the tokens of others, and about their scores.
 
@@ -141,7 +153,7 @@ def assert_same_words(
         assert (logits[found[at]] - logits[right[at]]).abs() < tie, (found, right)
 
 
-def check_beam1(generator: SpeculativeGenerator, batch: Any, **begin: Any) -> list[Any]:
+def check_beam1(generator: SpeculativeGenerator, batch: Sample, **begin: Any) -> list[Hypothesis]:
     """Translate; the outputs, which are :func:`beam1`'s."""
     outputs = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
     assert_beam1(outputs, batch, generator.model, generator.limits, **begin)
@@ -150,7 +162,11 @@ def check_beam1(generator: SpeculativeGenerator, batch: Any, **begin: Any) -> li
 
 @torch.no_grad()
 def assert_beam1(
-    outputs: list[Any], batch: Any, model: Any, limits: GenerationLimits, **begin: Any
+    outputs: list[Hypothesis],
+    batch: Sample,
+    model: TransformerModelBase,
+    limits: GenerationLimits,
+    **begin: Any,
 ) -> None:
     """Outputs have the tokens of fairseq's beam 1, and its scores; which are float32, so that they
     are also compared with those of a full forward, with the fixture ``exact_softmax``."""

@@ -24,6 +24,9 @@ from conftest import (
     vary_output,
 )
 from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.loading import KEY, fingerprints
@@ -43,7 +46,7 @@ needs_published = pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="SPECDEC_PUBLISHED_PAIR names no folder of the published pair"
 )
 
-CAUSAL: dict[str, dict[str, Any]] = {
+CAUSAL: dict[str, dict[str, object]] = {
     "plain": {},
     "learned": {"decoder_learned_pos": True},
     "pre-norm": {"decoder_normalize_before": True, "encoder_normalize_before": True},
@@ -67,7 +70,7 @@ def make_block(task: Namespace | None = None, seed: int = 0, **overrides: Any) -
     return randomise(_with_encoder(model, task, overrides), seed)
 
 
-def block_args(**overrides: Any) -> Namespace:
+def block_args(**overrides: object) -> Namespace:
     return Namespace(**{**SIZES, "src_embedding_copy": True, **overrides})
 
 
@@ -79,7 +82,7 @@ def _with_encoder(model: Drafter, task: Namespace, options: dict[str, Any]) -> A
 
 
 def make_causal(
-    task: Namespace | None = None, seed: int = 0, spread: bool = True, **overrides: Any
+    task: Namespace | None = None, seed: int = 0, spread: bool = True, **overrides: object
 ) -> BlockCausalDrafter:
     """A ``block_causal`` drafter in float64, for the task's block size.
 
@@ -96,7 +99,7 @@ def make_causal(
     return model
 
 
-def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:
+def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Tensor:
     """Random targets of these lengths (EOS included), right-padded."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.full((len(lengths), max(lengths)), pad)
@@ -124,14 +127,14 @@ def slot_logits(output: DrafterOutput) -> torch.Tensor:
     return spread
 
 
-def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
+def slot_scores(model: Drafter, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
     """What the slots with states ``x`` may hold after the tokens ``last``."""
     scorer = model.decoder.slot_scorer()
     return scorer.read(*scorer(x, last))
 
 
 def every_slots_logits(
-    model: Drafter, source: Any, lengths: Any, target: torch.Tensor, cuts: torch.Tensor
+    model: Drafter, source: Tensor, lengths: Tensor, target: torch.Tensor, cuts: torch.Tensor
 ) -> torch.Tensor:
     """Return :func:`slot_logits` of a training pass, with slots that have no target."""
     cut = Blocks.cut
@@ -145,7 +148,12 @@ def every_slots_logits(
         return slot_logits(model(batch_of(source, lengths, target, cuts)))
 
 
-def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) -> Path:
+def save_checkpoint(
+    path: Path,
+    model: BaseFairseqModel,
+    trainer: FairseqTask | Namespace | None = None,
+    **task: object,
+) -> Path:
     """Write a drafter or verifier as fairseq's trainer does.
 
     Args:
@@ -163,7 +171,7 @@ def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) ->
     return path
 
 
-def trainer_state(cfg: dict[str, Any], model: Any) -> dict[str, Any]:
+def trainer_state(cfg: dict[str, Any], model: BaseFairseqModel) -> dict[str, object]:
     """A checkpoint of fairseq's trainer."""
     history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 7}
     return {
@@ -176,15 +184,15 @@ def trainer_state(cfg: dict[str, Any], model: Any) -> dict[str, Any]:
     }
 
 
-def task_state(task: Any) -> dict[str, Any]:
+def task_state(task: FairseqTask) -> dict[str, object]:
     """The state of our task in checkpoints."""
-    state: dict[str, Any] = {KEY: fingerprints(task)}
+    state: dict[str, object] = {KEY: fingerprints(task)}
     if languages := getattr(task, "multilingual", None):
         state[multilingual.KEY] = languages.options()
     return state
 
 
-def flatten(args: Any) -> dict[str, Any]:
+def flatten(args: Namespace) -> dict[str, Any]:
     """fairseq's Transformer settings under the names of its flags."""
     plain = (str, int, float, bool, type(None))
     flat = {key: value for key, value in vars(args).items() if isinstance(value, plain)}

@@ -68,7 +68,7 @@ class Logs:
 class _Listener(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.records: list[tuple[str, dict[str, Any]]] = []
+        self.records: list[tuple[str, dict[str, object]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from specdec_plugins.verifiers import families
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-def import_transformers() -> Any:
+def import_transformers() -> ModuleType:
     """Return transformers, or skip the test."""
     pytest.importorskip("safetensors", reason="the extra [hf] is not installed")
     if find_spec("transformers") is None:
@@ -79,7 +80,7 @@ def pieces_of(path: Path) -> list[str]:
     return [model.id_to_piece(i) for i in range(3, len(model))]
 
 
-def write(path: Path, value: Any) -> None:
+def write(path: Path, value: object) -> None:
     """Write a JSON file."""
     path.write_text(json.dumps(value, ensure_ascii=False), "utf-8")
 
@@ -104,7 +105,7 @@ def randomise(model: Any, seed: int, embedded: float, crossing: float) -> Any:
 
 
 #: Sizes of small networks.
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -144,7 +145,7 @@ def make_marian(folder: Path, seed: int = 1, **options: Any) -> Any:
     return model.double()
 
 
-def make_bart(folder: Path, seed: int = 1, forced: bool = True, **options: Any) -> Any:
+def make_bart(folder: Path, seed: int = 1, forced: bool = True, **options: object) -> Any:
     """Save a random BART with its BPE of bytes; return the model in float64.
 
     ``forced``: targets begin with BOS.
@@ -182,7 +183,7 @@ def saved_model(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     return model.double()
 
 
-def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: Any) -> Any:
+def make_mbart(folder: Path, seed: int = 1, count: int = 25, **options: object) -> Any:
     """Save a random mBART of 25 or 52 languages; return the model in float64."""
     transformers = import_transformers()
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +209,7 @@ def make_plbart(folder: Path, seed: int = 1) -> Any:
     return saved_model(transformers.PLBartForConditionalGeneration, config, folder, seed)
 
 
-def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: Any) -> Any:
+def make_m2m(folder: Path, seed: int = 1, nllb: bool = False, **options: object) -> Any:
     """Save a random M2M-100 or NLLB with the files of a tokenizer; return the model in float64."""
     transformers = import_transformers()
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.models.transformer import base_architecture
@@ -129,7 +128,7 @@ class Published:
         model = Namespace(state_dict=lambda: {**weights, **self.renamed()})
         torch.save(trainer_state(cfg, model), folder / "verifier.pt")
 
-    def renamed(self) -> dict[str, Any]:
+    def renamed(self) -> dict[str, object]:
         """Return the weights by fairseq's names, with its tokens."""
         rest = range(4, len(self.tokens))
         order = torch.tensor([BOS, PAD, EOS, UNK, *rest])

@@ -14,7 +14,9 @@ from conftest import make_dictionary, make_task, make_verifier, vary_output
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_align import TransformerAlignModel
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import OmegaConf
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from helpers.models.drafters import flatten, trainer_state
 from specdec_plugins.host.checkpoints import use_plain_encoder
+from specdec_plugins.host.fairseq_types import Sample
 
 NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
@@ -76,7 +79,7 @@ def half(weights: Weights) -> Weights:
     return {n: t.half() if t.is_floating_point() else t for n, t in weights.items()}
 
 
-def before_cfg(state: dict[str, Any]) -> dict[str, Any]:
+def before_cfg(state: dict[str, Any]) -> dict[str, object]:
     """All options of a command line in one namespace: until version 0.10.1."""
     args = state["cfg"]["model"]
     task = state["cfg"]["task"]
@@ -97,7 +100,7 @@ class StandIn:
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Options of the Transformer."""
-    changes: tuple[Callable[..., Any], ...] = ()
+    changes: tuple[Callable[..., object], ...] = ()
     """Functions that age its weights."""
     arch: str = "transformer"
     options: dict[str, Any] = field(default_factory=dict)
@@ -118,7 +121,7 @@ class StandIn:
         config = TranslationConfig(source_lang="en", target_lang="de")
         return TranslationTask(config, *self.dictionaries)
 
-    def stock_task(self, folder: Path) -> Any:
+    def stock_task(self, folder: Path) -> FairseqTask:
         """The task that stock fairseq has for it, with the dictionaries of a folder."""
         return multilingual_task(folder, self.languages) if self.languages else self.task()
 
@@ -151,14 +154,14 @@ def multilingual_task(folder: Path, flags: str) -> TranslationMultiSimpleEpochTa
     return TranslationMultiSimpleEpochTask.setup_task(args)
 
 
-def saved_task(stock: Any) -> Any:
+def saved_task(stock: FairseqTask) -> Any:
     """Return the options of a task in a checkpoint; a multilingual training chooses no pair."""
     if isinstance(stock, TranslationTask):
         return {"_name": "translation", "source_lang": "en", "target_lang": "de"}
     return Namespace(**{**vars(stock.args), "source_lang": None, "target_lang": None})
 
 
-def begun(stock: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+def begun(stock: FairseqTask, batch: Sample) -> tuple[Any, dict[str, Any]]:
     """Return a batch as stock's task has it, and the beginning of its search."""
     if isinstance(stock, TranslationTask):
         return batch, {}
@@ -175,7 +178,7 @@ def begun(stock: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
     return sample, {name: value for name, value in begin.items() if value is not None}
 
 
-def read_by_fairseq(path: Path, task: Any) -> Any:
+def read_by_fairseq(path: Path, task: FairseqTask) -> TransformerModelBase:
     """The model as stock fairseq reads it, which has to be told what a name unknown to it is."""
     state = torch.load(path, weights_only=False)
     config = state["args"] or state["cfg"]["model"]

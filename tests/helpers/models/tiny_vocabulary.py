@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +12,7 @@ from conftest import make_batch, make_dictionary, make_task, make_verifier
 
 from helpers.models.drafters import make_block, make_causal
 from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.host.fairseq_types import Sample
 
 Output = tuple[int, ...]
 
@@ -28,7 +28,7 @@ DRAFTERS = {
 SOURCE = make_batch([5], vocabulary=len(DICTIONARY))["net_input"]
 
 
-def sample_of(rows: int) -> dict[str, Any]:
+def sample_of(rows: int) -> Sample:
     """The same sentence in every row."""
     tokens = SOURCE["src_tokens"].expand(rows, -1)
     return {"net_input": {"src_tokens": tokens, "src_lengths": torch.full((rows,), 5)}}

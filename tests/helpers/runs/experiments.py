@@ -30,7 +30,7 @@ def make_experiment(*names: str, **changes: Any) -> Experiment:
 
 def make_run(name: str, **changes: Any) -> Run:
     """Two sentences of 8 tokens in a second, of round 1."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "system": name,
         "text": "in.en",
         "threads": 1,

@@ -101,7 +101,7 @@ class ForkedPython:
     """In place of ``subprocess.Popen``: Python code in a fork of this process, which saves it the
     imports. Its standard input ends with this process."""
 
-    def __init__(self, program: list[str], *, env: Any, pass_fds: Any = (), **_: Any) -> None:
+    def __init__(self, program: list[str], *, env: Any, pass_fds: Any = (), **_: object) -> None:
         alive, self._alive = os.pipe()
 
         def run() -> int:

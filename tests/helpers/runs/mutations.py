@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-ODD: list[Any] = [
+ODD: list[object] = [
     *(None, True, -1, 0, 10**9, 1 << 70, 1.5, 1e308, float("nan"), float("inf"), "", "text"),
     *([], {}, [None], [[]], {"a": 1}, "\x1b[31m", "${oc.env:HOME}", [1] * 50, 10**400),
 ]
@@ -22,7 +22,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key in keys] + inner
 
 
-def mutations(value: Any, count: int, seed: int = 0) -> list[Any]:
+def mutations(value: object, count: int, seed: int = 0) -> list[object]:
     """Copies of a JSON value with one thing replaced, taken away or added."""
     numbers = random.Random(seed)
     changed = []
@@ -42,7 +42,7 @@ def mutations(value: Any, count: int, seed: int = 0) -> list[Any]:
     return changed
 
 
-def texts(value: Any, count: int, seed: int = 0) -> list[str]:
+def texts(value: object, count: int, seed: int = 0) -> list[str]:
     """Return :func:`mutations` as JSON, and texts that are no JSON at all."""
     good = json.dumps(value)
     broken = [

@@ -1,6 +1,7 @@
 """The repository's scripts as modules, and programs of any kind."""
 
 from __future__ import annotations
+from types import ModuleType
 
 import io
 import os
@@ -19,7 +20,7 @@ TOOLS = Path(sys.executable).parent
 sys.path.append(str(SCRIPTS))  # as Python puts it for a script
 
 
-def load_script(name: str) -> Any:
+def load_script(name: str) -> ModuleType:
     """``scripts/NAME.py``, run anew as a module of that name."""
     spec = spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None
@@ -30,7 +31,7 @@ def load_script(name: str) -> Any:
     return module
 
 
-def call(module: Any, *arguments: object) -> str:
+def call(module: ModuleType, *arguments: object) -> str:
     """Run a script's ``main`` in this process; return what it prints."""
     written, command = io.BytesIO(), [module.__name__, *map(str, arguments)]
     printed = io.TextIOWrapper(written, "utf-8", write_through=True)

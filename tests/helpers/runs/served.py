@@ -34,7 +34,7 @@ class Server:
     process: subprocess.Popen[str]
     log: Path
 
-    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+    def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
         """Send JSON, or bytes as they are; return the status and the answer's JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(
@@ -50,7 +50,7 @@ class Server:
         usual = {"q": q, "source": "en", "target": "de", "api_key": KEY}
         return self.post("/translate", {**usual, **fields})
 
-    def stream(self, q: str, **fields: Any) -> Iterator[tuple[str, Any]]:
+    def stream(self, q: str, **fields: object) -> Iterator[tuple[str, Any]]:
         """Yield the names and the data of a stream's events, as they come."""
         body = {"q": q, "source": "en", "target": "de", "api_key": KEY, **fields}
         headers = {"Content-Type": "application/json"}

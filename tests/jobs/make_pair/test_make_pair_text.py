@@ -12,6 +12,7 @@ from conftest import make_dictionary
 from helpers.runs.jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import PairJob
@@ -27,7 +28,7 @@ def write(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def segmented(job: PairJob) -> Any:
+def segmented(job: PairJob) -> JsonObject:
     words = make_dictionary()
     translator = SimpleNamespace(codec=TextCodec(words, words, longest=10))
     with patch.object(text, "load", lambda *_: translator):

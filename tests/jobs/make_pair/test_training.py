@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.models.trained import Trained
 from helpers.runs.jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.jobs.make_pair import make, training
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.training import LAST, time_to_train, watch
 
 
@@ -50,7 +53,7 @@ def test_interrupted_stages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("v.pt", "text"):
         (tmp_path / name).touch()
 
-    def check(job: Any, done: Any) -> dict[str, Any]:
+    def check(job: PairJob, done: Any) -> JsonObject:
         if ends.pop(0):
             raise KeyboardInterrupt
         return {"files": []}
@@ -67,7 +70,7 @@ def test_interrupted_stages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert make.make(job, "check")["check"]["seconds"] == 10
 
 
-def test_the_length_of_a_checkpoint_training(trained: Any, tmp_path: Path) -> None:
+def test_the_length_of_a_checkpoint_training(trained: Trained, tmp_path: Path) -> None:
     state = torch.load(trained.drafter, weights_only=False)
     updates, seconds = training.trained(trained.drafter)
     assert updates == state["optimizer_history"][-1]["num_updates"] > 0

@@ -178,7 +178,7 @@ def test_plots(tmp_path: Path, matplotlib: ModuleType) -> None:
         assert b"</svg>" in (tmp_path / f"{name}.svg").read_bytes()
 
 
-def test_the_lengths_plot_has_a_curve_of_each_system(matplotlib: Any) -> None:
+def test_the_lengths_plot_has_a_curve_of_each_system(matplotlib: ModuleType) -> None:
     """Of the first round's steps: two of the oracle's three verified 1 token, one 3."""
     sentences = {
         "oracle": [SentenceFigures(1.0, 4, verified=[1, 3]), SentenceFigures(1.0, 2, verified=[1])],

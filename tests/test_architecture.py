@@ -44,10 +44,10 @@ CEILINGS = {
     "models": 940,
     "serve": 467,
     "tasks": 343,
-    "verifiers": 569,
+    "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_733
+MAX_WEIGHT = 11_743
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from itertools import takewhile
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,31 @@ from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import Location
 from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.family import EOS
+
+UNUSED = "torchaudio"
+#: Classes that are imported when they are asked for.
+CLASSES = ("AutoModelForSeq2SeqLM", "MarianMTModel", "M2M100ForConditionalGeneration")
+
+
+def import_transformers() -> Any:
+    """Return transformers.
+
+    It imports torchaudio, which it does not need here, and which fails if it is for another torch.
+    """
+    stub = ModuleType(UNUSED)
+    stub.__spec__ = ModuleSpec(UNUSED, None)
+    absent = sys.modules.setdefault(UNUSED, stub) is stub
+    try:
+        import transformers
+
+        for name in CLASSES:
+            getattr(transformers, name)
+        return transformers
+    except ImportError as error:
+        raise CheckpointError(f"transformers: cannot be imported ({one_line(error)})") from error
+    finally:
+        if absent:
+            del sys.modules[UNUSED]
 
 
 @torch.no_grad()
@@ -33,13 +61,7 @@ def greedy_output(
         language: what outputs begin with.
         min_len: tokens of an output before which there is no EOS.
     """
-    # transformers imports it, does not need it here, and fails if it is for another torch.
-    sys.modules.setdefault("torchaudio", None)  # type: ignore[arg-type]
-    try:
-        from transformers import AutoModelForSeq2SeqLM
-    except ImportError as error:
-        raise CheckpointError(f"transformers: cannot be imported ({one_line(error)})") from error
-    model = AutoModelForSeq2SeqLM.from_pretrained(
+    model = import_transformers().AutoModelForSeq2SeqLM.from_pretrained(
         folder, dtype=torch.float64, local_files_only=True
     )
     family = family_of(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 from helpers.page_examples import page_examples
-from specdec_plugins.verifiers import families
+from specdec_plugins.verifiers import families, reference
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -26,13 +25,10 @@ def import_transformers() -> ModuleType:
     pytest.importorskip("safetensors", reason="the extra [hf] is not installed")
     if find_spec("transformers") is None:
         pytest.skip("the extra [hf-test] is not installed")
-    # It imports torchaudio, which fails if it is for another torch.
-    sys.modules.setdefault("torchaudio", None)  # type: ignore[arg-type]
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    return transformers
+    module = reference.import_transformers()
+    module.logging.set_verbosity_error()
+    module.logging.disable_progress_bar()
+    return module
 
 
 LINES = [

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 653,
+    "cli": 661,
     "criterions": 194,
     "data": 43,
     "decoding": 2868,
@@ -39,15 +39,15 @@ CEILINGS = {
     "evaluation": 854,
     "files": 316,
     "host": 139,
-    "inference": 1663,
+    "inference": 1671,
     "jobs": 705,
     "models": 940,
-    "serve": 467,
+    "serve": 474,
     "tasks": 343,
     "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_743
+MAX_WEIGHT = 11_766
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation import calibration
-from specdec_plugins.evaluation.plots import check_installed, save_figure
+from specdec_plugins.evaluation.plots import FORMATS, check_installed, save_figure
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.output import reserved
@@ -38,7 +38,10 @@ def main(argv: Sequence[str]) -> None:
     if args.plot:
         check_installed("do without --plot")
     inputs = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
-    with reserved([("OUTPUT", args.output)], inputs.items()):
+    outputs = [("OUTPUT", args.output)]
+    if args.plot:
+        outputs += [("--plot", f"{args.plot}.{kind}") for kind in FORMATS]
+    with reserved(outputs, inputs.items()):
         trained = calibration.TrainedHead(
             args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
         )

@@ -189,3 +189,7 @@ def warned(results: Iterable[Translation], before: int) -> Iterator[Translation]
             logger.warning(fault, number)
             fault = ""
         yield result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

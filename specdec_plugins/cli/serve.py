@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,3 +71,7 @@ def main(argv: Sequence[str]) -> None:
     uvicorn.run(
         service.app(), host=args.host, port=args.port, access_log=False, log_level="warning"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -139,7 +139,8 @@ def report(predictions: Predictions) -> dict[str, dict[str, float]]:
 def reliability(heads: Mapping[str, Predictions]) -> Figure:
     """Draw observed rates against predicted ones, of single tokens and of survival.
 
-    As Guo et al., *On Calibration of Modern Neural Networks* (ICML 2017), figure 1, as curves.
+    The diagrams of Guo et al., *On Calibration of Modern Neural Networks* (ICML 2017), figure 1,
+    drawn as curves.
     """
     from matplotlib.figure import Figure
 

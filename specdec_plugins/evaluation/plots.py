@@ -132,10 +132,10 @@ def _pareto(axes: Axes, group: Sequence[Result]) -> None:
 def _lengths(axes: Axes, group: Sequence[Result]) -> None:
     """Draw how often steps verify how many tokens, in the first round.
 
-    The oracle verifies what will be accepted, so its curve is that of the best lengths there are.
+    The oracle verifies what will be accepted, so its curve shows the best lengths.
     """
     for result, color in zip(group, cycle(COLORS)):
-        counts = Counter(chain.from_iterable(of.verified for of in result.runs[0].sentences))
+        counts = Counter(chain.from_iterable(item.verified for item in result.runs[0].sentences))
         lengths = range(max(counts, default=0) + 1)
         shares = [counts[length] / max(counts.total(), 1) for length in lengths]
         axes.plot(lengths, shares, marker="o", color=color, label=result.system)

@@ -29,6 +29,8 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.drafts.base import DRAFTS
 from specdec_plugins.inference.pair_folder import (
     ENCODERS,
+    VERIFIER,
+    folder_of_pair,
     pair_settings,
     segmentation_beside,
     verifier_settings,
@@ -36,6 +38,7 @@ from specdec_plugins.inference.pair_folder import (
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.tasks.recipes import flag
 from specdec_plugins.verifiers.families import limits_of
+from specdec_plugins.verifiers.folder import is_folder
 
 ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
 DRAFT_FLAGS = ("strategy", "drafts", "block_size")
@@ -227,7 +230,15 @@ def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
     data = Path(args.data)
-    if args.path or args.AR_path:
+    named = args.path or args.AR_path
+    if not named and not data.exists():
+        raise InferenceError(f"{data}: no such file or folder")
+    if data.is_file():
+        settings = verifier_settings(data, args.dictionaries)
+        settings |= {"path": args.path, "ar_path": args.AR_path or settings["ar_path"]}
+    elif not named and (is_folder(data) or (folder_of_pair(data) / VERIFIER).is_file()):
+        settings = pair_settings(data, args.dictionaries)
+    else:
         settings = {"data": args.data, "path": args.path, "ar_path": args.AR_path}
         if args.path and not args.AR_path:
             drafters, verifiers = split_models(args.path)
@@ -236,10 +247,6 @@ def _models_and_text(args: Namespace) -> JsonObject:
             settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
             settings |= segmentation_beside(data)
-    elif data.exists():
-        settings = pair_settings(data, args.dictionaries)
-    else:
-        raise InferenceError(f"{data}: no such file or folder")
     if args.segmented:
         settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **encoder_options(args)}

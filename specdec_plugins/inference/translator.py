@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -260,11 +261,11 @@ class Translator:
             raise ValueError("max_lengths: beam search and strategy fairseq have one for all lines")
         try:
             if line.max_length is not None:
-                limits = replace(limits, max_len_a=0.0, max_len_b=line.max_length)
+                limits = replace(limits, max_len_a=0.0, max_len_b=operator.index(line.max_length))
             prefix = self.codec.encode_prefix(text)
             if fault := limits.fault(len(ids), self.generator.positions):
                 raise ValueError(fault)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             return _Item(line, InferenceError(f"line {line.number}: {error}"))
         longest = limits.max_length(len(ids), self.generator.positions)
         return _Item(

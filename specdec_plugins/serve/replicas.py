@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_plugins.serve.app import make_service
+from specdec_plugins.serve.app import Limits, make_service
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -20,12 +20,13 @@ ARGUMENTS = {"replicas": int, "precision": str, "beam": int, "api_key_file": Pat
 def app(args: Mapping[str, str]) -> Application:
     """Build the service as an application of Ray Serve, which divides requests among replicas.
 
-        serve run specdec_plugins.serve.replicas:app models=checkpoints/wmt.en-de replicas=2
+        serve run specdec_plugins.serve.replicas:app models=/models/wmt.en-de replicas=2
 
     Args:
         args: ``models``, the paths of pairs or verifiers with commas between them, which every
             machine has; ``replicas`` (1), each with a worker of its own; ``precision``, ``beam``
-            and ``api_key_file`` as of specdec-serve.
+            and ``api_key_file`` as in specdec-serve. Paths are absolute, for replicas may run
+            in other folders.
     """
     if "models" not in args:
         raise ValueError("models=PATH: is missing")
@@ -42,4 +43,11 @@ def app(args: Mapping[str, str]) -> Application:
     def build() -> Starlette:
         return make_service(models, **options).app()
 
-    return serve.deployment(serve.ingress(build)(), name="specdec", num_replicas=replicas).bind()
+    deployment = serve.deployment(
+        serve.ingress(build)(),
+        name="specdec",
+        num_replicas=replicas,
+        # The service's own limit decides, which answers those that come above it.
+        max_ongoing_requests=2 * Limits().requests,
+    )
+    return deployment.bind()

@@ -11,8 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import NamedTuple
 
 from specdec_plugins.inference.growth import Piece
@@ -61,16 +62,25 @@ TRANSLATORS: dict[Direction, Translator] = {}
 
 
 def _load(models: Sequence[Settings], threads: int) -> None:
-    """Load all models, in a worker."""
+    """Load all models, in a worker, which ends with the process that it works for."""
     import torch
 
     from specdec_plugins.inference.loading import load_translator
 
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     for settings in models:
         translator = load_translator(settings)
         loaded = translator.settings
         TRANSLATORS[str(loaded.source_lang), str(loaded.target_lang)] = translator
+
+
+def _end_with_parent() -> None:
+    """Wait until the parent has ended, in whatever way, and end at once."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _loaded() -> tuple[Sequence[Direction], int]:

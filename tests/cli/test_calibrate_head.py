@@ -41,6 +41,7 @@ def test_calibrated_head_is_the_trained_one(trained: Trained, tmp_path: Path) ->
         "{head} out.pt --AR-path moved",
         "{head} out.pt --subset nothing",
         "{head} nowhere/out.pt",
+        "{head} out.pt --plot nowhere/reliability",
     ],
 )
 def test_bad_input(

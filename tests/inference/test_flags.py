@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Action
+from pathlib import Path
 
 import pytest
 from fairseq import options
@@ -152,3 +153,18 @@ def test_the_help_names_all_kinds_of_draft(monkeypatch: pytest.MonkeyPatch) -> N
     assert drafts.help is not None
     assert drafts.help.endswith("; own: of a file of mine")
     assert drafts.help.startswith(DRAFTS["copy"].help)
+
+
+def test_a_folder_without_a_pair_needs_flags(tmp_path: Path) -> None:
+    argv = [str(tmp_path)]
+    with pytest.raises(ValueError, match="lacks a checkpoint; give the verifier's by --AR-path"):
+        make_settings(TranslationParser(None, argv).parse(argv))
+
+
+def test_a_verifier_decodes_with_the_drafter_that_is_named(world: Path) -> None:
+    drafter = str(world / "drafter.pt")
+    argv = [str(world / "verifier.pt"), "--path", drafter]
+    settings = make_settings(TranslationParser(None, argv).parse(argv))
+    assert (settings.path, settings.ar_path) == (drafter, str(world / "verifier.pt"))
+    assert settings.bpe == "subword_nmt"
+    assert settings.has_drafter

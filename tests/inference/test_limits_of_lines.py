@@ -107,6 +107,9 @@ def test_a_length_that_cannot_be_is_its_lines_error(world: Path) -> None:
     last = results[-1]
     assert isinstance(last, Translation)
     assert last.tokens[-1] == "</s>", "no more than the model has positions for"
+    (wrong, right) = translator.translate_batch(lines[:2], max_lengths=["3", 3])  # type: ignore[list-item]
+    assert "line 1: 'str' object" in str(wrong)
+    assert isinstance(right, Translation)
     with pytest.raises(ValueError, match="shorter"):
         translator.translate_batch(lines, max_lengths=[4])
 

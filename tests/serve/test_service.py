@@ -23,6 +23,7 @@ from helpers.runs.served import (
     LIBRARIES,
     Server,
     children_of,
+    is_alive,
     kill_workers,
     parent_of_workers,
     pieces_of,
@@ -39,6 +40,7 @@ for library in LIBRARIES:
 
 from starlette.exceptions import HTTPException  # noqa: E402
 
+from specdec_plugins.serve.app import Limits, Service  # noqa: E402
 from specdec_plugins.serve.protocols import direction_of  # noqa: E402
 
 
@@ -278,6 +280,18 @@ def test_alternatives_of_a_beam(world: Path, narrow: Server) -> None:
     assert (status, answer["error"]) == (400, "alternatives: must be a number")
 
 
+def test_workers_end_with_a_server_that_is_killed(narrow: Server) -> None:
+    """Each would keep the models in memory. Nothing comes after this test of its server."""
+    workers = children_of(parent_of_workers(narrow))
+    assert workers
+    narrow.process.kill()
+    narrow.process.wait(60)
+    end = time.monotonic() + 30
+    while any(map(is_alive, workers)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_a_service_is_made_of_what_its_command_says(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,8 +303,13 @@ def test_a_service_is_made_of_what_its_command_says(
 
     monkeypatch.setattr("specdec_plugins.serve.app.Workers", record)
     flags = ["--workers", "3", "--threads", "2", "--precision", "int8", "--beam", "4"]
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    flags += ["--max-characters", "7", "--timeout", "8", "--max-requests", "9"]
+    applications: list[Any] = []
+    monkeypatch.setattr("uvicorn.run", lambda app, **_: applications.append(app))
+    monkeypatch.setattr(Service, "app", lambda self: self)
     assert serve.main([str(world), *flags]) == 0
+    (service,) = applications
+    assert service.limits == Limits(characters=7, seconds=8, requests=9)
     (settings,), workers, threads = made
     assert (workers, threads) == (3, 2)
     assert (settings.precision, settings.beam, settings.nbest) == ("int8", 4, 4)

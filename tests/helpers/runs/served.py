@@ -77,8 +77,7 @@ def free_port() -> int:
 def start(world: Path, folder: Path, *flags: str) -> Server:
     port, log = free_port(), folder / "log"
     (folder / "keys").write_text(f"other\n{KEY}\n")
-    code = "import sys; from specdec_plugins.cli.serve import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, str(world), "--port", str(port)]
+    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
     command += ["--workers", "2", "--max-characters", "4000", *flags]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
@@ -101,8 +100,9 @@ def pieces_of(events: list[tuple[str, Any]]) -> str:
 
 
 def children_of(process: int) -> list[int]:
-    children = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(child) for child in children.split()]
+    """Those of all its threads."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for children in lists for child in children.read_text().split()]
 
 
 def is_alive(process: int) -> bool:

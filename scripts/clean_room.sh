@@ -76,6 +76,7 @@ for version; do
   cd clone
   for page in "${pages[@]}"; do
     rm -rf runs corpus.de SAVE_DIR pair
+    mkdir runs # in which there are texts, where a page does not say so
     python scripts/page_commands.py "$page"
   done
   cd ..

@@ -42,12 +42,12 @@ CEILINGS = {
     "inference": 1671,
     "jobs": 705,
     "models": 940,
-    "serve": 474,
+    "serve": 477,
     "tasks": 343,
     "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_766
+MAX_WEIGHT = 11_769
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.15
 """How much heavier than the package its tests may be."""

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.jobs import progress
+from specdec_plugins.jobs.loading import LOADING
 from specdec_plugins.machine import cores
 
 logger = logging.getLogger("specdec_plugins")
@@ -66,10 +68,14 @@ def main(argv: Sequence[str]) -> None:
         limits=Limits(args.max_characters, args.timeout, args.max_requests),
         api_key_file=args.api_key_file,
     )
-    logger.info("loading the models; then at http://%s:%d", args.host, args.port)
+    logger.info("http://%s:%d will answer when the models are loaded", args.host, args.port)
     # Its own lines of access would name paths alone, but also who asks.
     uvicorn.run(
-        service.app(), host=args.host, port=args.port, access_log=False, log_level="warning"
+        service.app(progress(False, LOADING)),
+        host=args.host,
+        port=args.port,
+        access_log=False,
+        log_level="warning",
     )
 
 

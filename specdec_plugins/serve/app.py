@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -125,8 +125,12 @@ class Service:
         self._keys = [key.encode() for key in keys]
         self._places = asyncio.Semaphore(limits.requests)
 
-    def app(self) -> Starlette:
-        """Return the application, which starts and ends the workers."""
+    def app(self, loading: AbstractContextManager[object] | None = None) -> Starlette:
+        """Return the application, which starts and ends the workers.
+
+        ``loading``: a context in which they load.
+        """
+        self._loading = loading or nullcontext()
         routes = [
             self._route("/translate", self._libre_translate, "POST"),
             self._route("/translate/stream", self._stream, "POST"),
@@ -144,7 +148,8 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         begin = time.perf_counter()
-        mebibytes = await self.workers.start()
+        with self._loading:
+            mebibytes = await self.workers.start()
         for source, target in self.workers.directions:
             logger.info("%s to %s", source, target)
         logger.info(

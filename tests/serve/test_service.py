@@ -306,7 +306,7 @@ def test_a_service_is_made_of_what_its_command_says(
     flags += ["--max-characters", "7", "--timeout", "8", "--max-requests", "9"]
     applications: list[Any] = []
     monkeypatch.setattr("uvicorn.run", lambda app, **_: applications.append(app))
-    monkeypatch.setattr(Service, "app", lambda self: self)
+    monkeypatch.setattr(Service, "app", lambda self, _: self)
     assert serve.main([str(world), *flags]) == 0
     (service,) = applications
     assert service.limits == Limits(characters=7, seconds=8, requests=9)

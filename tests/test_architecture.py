@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 661,
+    "cli": 662,
     "criterions": 194,
     "data": 43,
     "decoding": 2868,
@@ -42,7 +42,7 @@ CEILINGS = {
     "inference": 1671,
     "jobs": 705,
     "models": 940,
-    "serve": 477,
+    "serve": 476,
     "tasks": 343,
     "verifiers": 579,
 }

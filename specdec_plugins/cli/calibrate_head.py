@@ -50,12 +50,10 @@ def main(argv: Sequence[str]) -> None:
         head = trained.head
         head.settings = replace(head.settings, temperature=temperature, bias=bias)
         size = save_head(args.output, head)
-    calibrated = predictions.at(temperature, bias)
-    if args.plot:
-        save_figure(
-            calibration.reliability({"uncalibrated": predictions, "calibrated": calibrated}),
-            args.plot,
-        )
+        calibrated = predictions.at(temperature, bias)
+        if args.plot:
+            curves = {"uncalibrated": predictions, "calibrated": calibrated}
+            save_figure(calibration.reliability(curves), args.plot)
     before = calibration.report(predictions)
     after = calibration.report(calibrated)
     rows = {f"uncalibrated {name}": before[name] for name in ("token", "survival")} | after

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,6 @@ class Service:
 
         ``loading``: a context in which they load.
         """
-        self._loading = loading or nullcontext()
         routes = [
             self._route("/translate", self._libre_translate, "POST"),
             self._route("/translate/stream", self._stream, "POST"),
@@ -143,12 +143,14 @@ class Service:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        return Starlette(routes=routes, lifespan=partial(self._lifespan, loading or nullcontext()))
 
     @asynccontextmanager
-    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(
+        self, loading: AbstractContextManager[object], _app: Starlette
+    ) -> AsyncIterator[None]:
         begin = time.perf_counter()
-        with self._loading:
+        with loading:
             mebibytes = await self.workers.start()
         for source, target in self.workers.directions:
             logger.info("%s to %s", source, target)

@@ -36,10 +36,10 @@ CEILINGS = {
     "data": 43,
     "decoding": 2868,
     "engines": 1051,
-    "evaluation": 854,
+    "evaluation": 869,
     "files": 316,
     "host": 139,
-    "inference": 1671,
+    "inference": 1672,
     "jobs": 705,
     "models": 940,
     "serve": 476,
@@ -47,9 +47,9 @@ CEILINGS = {
     "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_769
+MAX_WEIGHT = 11_785
 """Weight of the package."""
-TESTS_TO_PACKAGE = 1.15
+TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

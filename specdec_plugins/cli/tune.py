@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
         modes = rivals(stored, settings, sizes) if stored else list_modes(settings)
         trial = Trial(settings, modes, bar.set_description_str)
         lines = read_text(args.input_path or example(settings.data), None)
-        trial.load()
+        trial.load(sizes)
         batches = {s: trial.run(s, lines_to_try(lines, s, args.check)) for s in sizes}
 
     def show(text: str) -> None:

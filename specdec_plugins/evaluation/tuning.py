@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from pathlib import Path
 from random import Random
 
@@ -23,12 +23,14 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.tuned_modes import (
     COPY,
     INT8_DRAFTS,
+    STEP_BY_STEP,
     TREES,
     Table,
     Timed,
     by_ctranslate2,
     trees,
 )
+from specdec_plugins.inference.writer_backend import MAX_ROWS
 
 #: A pass of a trial decodes so many lines, or so many batches if that is more.
 MIN_LINES = 8
@@ -44,6 +46,8 @@ def list_modes(settings: Settings) -> list[str]:
     """
     modes = bases(settings)
     kind = ""
+    if may_write(settings):
+        modes.append(STEP_BY_STEP)
     if obstacle(settings) is None:
         modes.append(by_ctranslate2(settings.precision))
     engine = engine_name(settings.engine, settings.precision, settings.device)
@@ -54,6 +58,12 @@ def list_modes(settings: Settings) -> list[str]:
     if settings.path:
         modes += trees(kind)
     return modes
+
+
+def may_write(settings: Settings) -> bool:
+    """Return whether the writer may decode ``AR`` in small batches: what it writes, ONNX Runtime
+    can write step by step."""
+    return settings.precision == "int8" and settings.engine == "auto"
 
 
 def bases(settings: Settings) -> list[str]:
@@ -94,21 +104,26 @@ class Trial:
     note: Callable[[str], object]
     _translators: dict[str, Translator] = field(default_factory=dict)
 
-    def load(self) -> None:
-        """Load all modes, and leave out those that cannot be loaded here."""
-        for mode in list(self.modes):
-            loaded = self._loaded(mode)
+    def load(self, sizes: Sequence[int]) -> None:
+        """Load all modes for these batch sizes, and leave out those that cannot be loaded here."""
+        for batch, mode in product(sizes, list(self.modes)):
+            loaded = self._loaded(mode, batch)
             if loaded not in self._translators:
                 self.note(f"loading {loaded}")
-                self._translators[loaded] = load_translator(parse_system(loaded, self.settings))
-            if self._translators[loaded].not_by_ctranslate2 is not None:
+                settings = replace(self.settings, batch=batch)
+                self._translators[loaded] = load_translator(parse_system(loaded, settings))
+            if self._translators[loaded].not_by_ctranslate2 is not None and mode in self.modes:
                 self.modes.remove(mode)
 
-    def _loaded(self, mode: str) -> str:
+    def _loaded(self, mode: str, batch: int) -> str:
         """Return the mode whose models serve this one: trees share theirs, and AR drafts nothing
-        with them."""
-        if mode == AR:
-            mode = next((name for name in self.modes if name.startswith("tree")), AR)
+        with them, unless the writer decodes it."""
+        written = may_write(self.settings)
+        if mode == AR and written and batch <= MAX_ROWS:
+            return AR
+        if mode in (AR, STEP_BY_STEP):
+            alone = STEP_BY_STEP if written else AR
+            mode = next((name for name in self.modes if name.startswith("tree")), alone)
         return re.sub(r"tree_nodes=\d+", f"tree_nodes={TREES[0]}", mode)
 
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
@@ -116,10 +131,15 @@ class Trial:
 
         After each round the slower half is dropped, but for the bases.
         """
-        trials = [Timed(mode, []) for mode in self.modes]
-        for mode in self.modes:
-            self.note(f"batch {batch}, warming up: {mode}")
-            self._pass(mode, batch, text[:batch])
+        trials = [
+            Timed(mode, [])
+            for mode in self.modes
+            # In larger batches it is what AR is.
+            if mode != STEP_BY_STEP or batch <= MAX_ROWS
+        ]
+        for timed in trials:
+            self.note(f"batch {batch}, warming up: {timed.mode}")
+            self._pass(timed.mode, batch, text[:batch])
         running = trials
         for number in range(1, ROUNDS + 1):
             for timed in Random(number).sample(running, len(running)):
@@ -134,7 +154,7 @@ class Trial:
 
     def _pass(self, mode: str, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
-        translator = self._translators[self._loaded(mode)]
+        translator = self._translators[self._loaded(mode, batch)]
         translator.settings = replace(translator.settings, batch=batch)
         generator = translator.generator
         k = translator.settings.block_size

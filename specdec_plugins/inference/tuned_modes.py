@@ -32,6 +32,8 @@ TREES = (4, 6, 8, 12, 16)
 #: The option of drafts in int8, after others.
 INT8_DRAFTS = ",drafter_precision=int8"
 COPY = f"constant@drafts=copy{INT8_DRAFTS}"
+#: AR in int8 where the writer, which is the default in small batches, is slower.
+STEP_BY_STEP = f"{AR}@engine=onnxruntime"
 
 
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -108,7 +110,14 @@ def load_table(key: JsonObject) -> Table | None:
     """Return the stored table; None if there is none, or, with a warning, if it cannot be used: if
     it is another user's, has another key, or other modes than those that specdec-tune tries."""
     path = table_path(key)
-    ours = {AR, by_ctranslate2(key["precision"]), COPY, *trees(""), *trees(INT8_DRAFTS)}
+    ours = {
+        AR,
+        STEP_BY_STEP,
+        by_ctranslate2(key["precision"]),
+        COPY,
+        *trees(""),
+        *trees(INT8_DRAFTS),
+    }
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():

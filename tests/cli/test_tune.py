@@ -22,14 +22,16 @@ from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, list_modes
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import write_json
-from specdec_plugins.inference import Settings, as_tuned, tuned_modes
+from specdec_plugins.inference import Settings, as_tuned, load_translator, tuned_modes
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.inference.tuned_modes import (
+    STEP_BY_STEP,
     Table,
     Timed,
     describe,
     table_path,
 )
+from specdec_plugins.inference.writer_backend import MAX_ROWS
 
 Keep = Callable[..., Table]
 TREES = [f"tree@tree_nodes={size}" for size in (4, 6, 8, 12)]
@@ -146,13 +148,39 @@ def test_what_was_measured_is_shown_though_it_cannot_be_stored(
 def test_ar_drafts_nothing_with_the_models_of_trees(settings: Settings) -> None:
     limited = replace(settings, limits=GenerationLimits(max_len_b=4))
     trial = tuning.Trial(limited, ["AR", TREES[0]], lambda _: None)
-    trial.load()
+    trial.load([1])
     (translator,) = trial._translators.values()
     calls = []
     for mode in trial.modes:
         trial._pass(mode, 1, [Line(1, "w3 w4")])
         calls.append(translator.statistics.drafter_calls)
     assert calls[0] == 0 < calls[1]
+
+
+@pytest.mark.parametrize("with_drafter", [True, False])
+def test_int8_without_drafts_is_timed_by_what_will_decode_it(
+    with_drafter: bool, settings: Settings
+) -> None:
+    """By the writer in small batches, and there against ONNX Runtime, too."""
+    sizes = (1, MAX_ROWS, MAX_ROWS + 1)
+    limits = GenerationLimits(max_len_b=4)
+    path = settings.path if with_drafter else None
+    int8 = replace(settings, path=path, precision="int8", limits=limits)
+    modes = [mode for mode in list_modes(int8) if mode in ("AR", STEP_BY_STEP, TREES[0])]
+    trial = tuning.Trial(int8, modes, lambda _: None)
+    trial.load(sizes)
+    for batch in sizes:
+        expected = load_translator(parse_system("AR", replace(int8, batch=batch)))
+        timed = trial._translators[trial._loaded("AR", batch)]
+        assert type(timed.generator) is type(expected.generator)
+        assert timed.engine == expected.engine
+        other = trial._translators[trial._loaded(STEP_BY_STEP, batch)]
+        assert other.engine == "onnxruntime"
+        tried = {item.mode for item in trial.run(batch, [Line(1, "w3 w4")])}
+        assert (STEP_BY_STEP in tried) == (batch <= MAX_ROWS)
+        assert "AR" in tried
+    assert STEP_BY_STEP not in list_modes(replace(int8, engine="onnxruntime"))
+    assert STEP_BY_STEP not in list_modes(settings)
 
 
 BACKEND, TREE = "ctranslate2@float32", {"controller": Tree(tree_nodes=4)}
@@ -166,6 +194,7 @@ INT8 = f"{TREES[0]},drafter_precision=int8"
         (["AR", TREES[0]], {}, {"strategy": "AR"}),
         ([TREES[0], "AR"], {"strategy": "AR"}, {"ar_backend": "ours"}),
         (["AR"], {"path": None}, {"strategy": "AR"}),
+        ([STEP_BY_STEP, "AR"], {"precision": "int8"}, {"strategy": "AR", "engine": "onnxruntime"}),
         # A backend may be missing, or ruled out.
         ([BACKEND, TREES[0]], {}, TREE),
         ([BACKEND, TREES[0]], {"ar_backend": "ours"}, TREE),

@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 869,
     "files": 316,
     "host": 139,
-    "inference": 1672,
+    "inference": 1687,
     "jobs": 705,
     "models": 940,
     "serve": 476,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_785
+MAX_WEIGHT = 11_800
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

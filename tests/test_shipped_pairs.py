@@ -160,7 +160,8 @@ def test_relaxed_output_does_not_depend_on_the_batch() -> None:
 README = (ROOT / "README.md").read_text("utf-8")
 TRANSLATE = re.findall(r"^    (specdec-translate .*)$", README, re.MULTILINE)
 COMMANDS = {WMT: TRANSLATE}
-COMMANDS[CAPTIONS] = [TRANSLATE[-1].replace(WMT, CAPTIONS).replace("example.en", "captions.en")]
+OF_CAPTIONS = TRANSLATE[-1].replace(WMT, CAPTIONS).replace("example.en", "captions.en")
+COMMANDS[CAPTIONS] = [OF_CAPTIONS, f"{OF_CAPTIONS} --drafts drafter"]
 
 
 @pytest.mark.parametrize(

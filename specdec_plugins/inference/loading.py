@@ -71,6 +71,9 @@ def load_translator(settings: Settings | str | Path) -> Translator:
     """
     if not isinstance(settings, Settings):
         settings = Settings.of_model(Path(settings))
+    if settings.copy_outruns_drafter:
+        logger.info("--controller auto: drafts of a copy; the drafter's by --drafts drafter")
+        settings = replace(settings, drafts="copy")
     if settings.kind is not None:
         settings = replace(settings, controller=settings.kind.controller(settings))
     if not settings.by_ctranslate2:

@@ -77,7 +77,7 @@ def pair_settings(model: Path, dictionaries: Path | None = None) -> JsonObject:
     settings = verifier_settings(model, dictionaries)
     if model.is_file() or is_folder(model):
         return settings
-    return {**settings, "path": str(folder_of_pair(model) / DRAFTER)}
+    return {**settings, "path": str(folder_of_pair(model) / DRAFTER), "drafter_named": False}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+import torch
+
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.engines.choice import check_drafter, precision_of_drafts
@@ -43,6 +46,8 @@ class Settings(RunOptions):
     ar_path: str | None = None
     #: The drafter's checkpoint.
     path: str | None = None
+    #: False if the drafter was not named, but lies in the pair's folder: ``auto`` may do without.
+    drafter_named: bool = True
     strategy: str = option(
         "specdec",
         "specdec (default): draft and verify; AR: greedy, no drafts (our loop); fairseq: stock "
@@ -213,8 +218,37 @@ class Settings(RunOptions):
             return DRAFTS["drafter"]
         if self.strategy != "specdec" or self.searched or not self.controller.drafts:
             return None
-        name = self.drafts or ("drafter" if self.path else "copy")
+        name = self.drafts or ("drafter" if self.path and not self.copy_outruns_drafter else "copy")
         return DRAFTS.get(name, DRAFTS["texts"])
+
+    @property
+    def leaves_drafts_open(self) -> bool:
+        """True if ``auto`` may take any drafts: on a CPU, with an output that does not depend on
+        them."""
+        return (
+            self.strategy == "specdec"
+            and self.controller == Auto()
+            and (self.drafts is None or not self.path)
+            and self.strict_on_cpu
+        )
+
+    @property
+    def strict_on_cpu(self) -> bool:
+        """True if a CPU decodes, and accepts only what the verifier itself would write."""
+        cpu = torch.device(self.device).type == "cpu"
+        return cpu and self.rule == StrictRule() and not self.searched
+
+    @property
+    def copy_outruns_drafter(self) -> bool:
+        """True if drafts are left open and the engine has int8, in which a copy was faster than a
+        trained drafter wherever both were measured (docs/benchmarks.md, "Speed")."""
+        return (
+            self.leaves_drafts_open
+            and not self.drafter_named
+            and self.block_size is None
+            and self.drafter_precision is None
+            and precision_of_drafts(None, True, self.engine, self.precision, self.device) == "int8"
+        )
 
     @property
     def drafts_name(self) -> str | None:

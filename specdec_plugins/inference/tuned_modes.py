@@ -14,8 +14,6 @@ from typing import Annotated
 import msgspec
 import torch
 
-from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing
 from specdec_plugins.inference.backends import obstacle
@@ -146,18 +144,8 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     Args:
         threads: that are to decode; None is torch's number.
     """
-    auto = (
-        settings.strategy == "specdec"
-        and settings.controller == Auto()
-        and (settings.drafts is None or not settings.path)
-    )
-    greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
-    strict = (
-        settings.rule == StrictRule()
-        and torch.device(settings.device).type == "cpu"
-        and not settings.searched
-    )
-    if not (strict and (auto or greedy) and (cache_folder() / "modes").is_dir()):
+    greedy = settings.strategy == "AR" and settings.ar_backend == "auto" and settings.strict_on_cpu
+    if not (settings.leaves_drafts_open or greedy) or not (cache_folder() / "modes").is_dir():
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     if table is None:

@@ -47,12 +47,13 @@ def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> No
     flags += f" --bpe subword_nmt --bpe-codes {world}/codes"
     lines = (f"{world} --cpu {more}".split() for more in ("", flags))
     described, whole = (make_settings(script.parse(line)) for line in lines)
-    assert replace(whole, encoder_options={}) == replace(described, encoder_options={})
+    shared = {"encoder_options": {}, "drafter_named": True}
+    assert replace(whole, **shared) == replace(described, **shared)
 
 
 def test_a_verifiers_checkpoint_is_a_model_from_python_too(world: Path) -> None:
     alone = Settings.of_model(world / "verifier.pt")
-    assert alone == Settings.of_model(world, path=None)
+    assert alone == Settings.of_model(world, path=None, drafter_named=True)
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:

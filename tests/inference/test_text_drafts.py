@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from helpers.runs.inference_runs import SENTENCES, RunScript, lines_of, make_settings
 
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
+from specdec_plugins.decoding.controllers.simple import Auto, Constant
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines import choice
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import load_translator
+from specdec_plugins.inference import Settings, load_translator
 
 
 def texts(world: Path, **settings: object) -> list[str]:
@@ -39,6 +42,50 @@ def test_each_kind_gives_the_verifiers_words(batch: int, world: Path) -> None:
     for slow in ({"batch": batch, "precision": "int8"}, {"batch": 5}):
         settings = make_settings(world, engine="auto", path=None, **slow)
         assert load_translator(settings).settings.controller.name == "none", "no copy"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        *(({}, "copy"), ({"batch": 8}, "copy"), ({"precision": "int8"}, "copy")),
+        # Whoever names a drafter, or how it drafts, has it.
+        *(({"drafts": "drafter"}, "drafter"), ({"drafter_named": True}, "drafter")),
+        *(({"controller": Constant()}, "drafter"), ({"controller": Auto(tree_nodes=4)}, "drafter")),
+        *(({"block_size": 4}, "drafter"), ({"drafter_precision": "float32"}, "drafter")),
+        # Output that depends on drafts, and engines without int8.
+        *(({"rule": RelaxedRule(3, 1.0)}, "drafter"), ({"rule": SamplingRule()}, "drafter")),
+        *(({"engine": "eager"}, "drafter"), ({"precision": "float64"}, "drafter")),
+        ({"device": "cuda"}, "drafter"),
+        *(({"strategy": "AR"}, None), ({"beam": 5}, None)),
+    ],
+)
+def test_what_a_pairs_folder_drafts_with(
+    asked: dict[str, object], expected: str | None, world: Path
+) -> None:
+    """A copy, which is faster than the drafter wherever the drafts are left open."""
+    assert Settings.of_model(world, **asked).drafts_name == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafts", "controller"),
+    [
+        ({}, "copy", "constant"),
+        ({"batch": 8}, None, "none"),
+        ({"precision": "int8"}, None, "none"),
+        ({"drafts": "drafter"}, "drafter", "tree"),
+    ],
+)
+def test_a_pairs_folder_by_the_default_engine(
+    asked: dict[str, object], drafts: str | None, controller: str, world: Path
+) -> None:
+    limits = GenerationLimits(max_len_b=9)
+    shared = {key: value for key, value in asked.items() if key != "drafts"}
+    plain = load_translator(Settings.of_model(world, limits=limits, **shared, strategy="AR"))
+    ours = load_translator(Settings.of_model(world, limits=limits, **asked))
+    assert (ours.settings.drafts_name, ours.settings.controller.name) == (drafts, controller)
+    expected = [line.text for line in plain.translate(SENTENCES)]
+    assert [line.text for line in ours.translate(SENTENCES)] == expected
+    assert bool(ours.statistics.drafted_tokens) == (drafts is not None)
 
 
 def test_drafts_end_with_the_longest_output(world: Path) -> None:

@@ -242,8 +242,8 @@ class Auto(Tree):
 
     name = "auto"
     help = (
-        "tree, but nothing in batches on a CPU unless output is relaxed; constant with a drafter "
-        "of --arch block"
+        "for a pair's folder on a CPU drafts of a copy; else tree, but nothing in batches on a CPU "
+        "unless output is relaxed, or constant with a drafter of --arch block"
     )
 
 

@@ -39,15 +39,15 @@ CEILINGS = {
     "evaluation": 869,
     "files": 316,
     "host": 139,
-    "inference": 1687,
+    "inference": 1698,
     "jobs": 705,
     "models": 940,
     "serve": 476,
-    "tasks": 343,
+    "tasks": 346,
     "verifiers": 579,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_800
+MAX_WEIGHT = 11_814
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -124,7 +124,8 @@ def _load(settings: Settings) -> Translator:
     if settings.searched and not settings.by_ctranslate2:
         _release(engines)
         if settings.path and settings.strategy == "specdec":
-            logger.warning("--beam %d: beams take no drafts, --beam 1 does", settings.beams)
+            fault = "%s: fairseq's search takes no drafts; --beam 1 without its options does"
+            logger.warning(fault, settings.search_flag)
     if isinstance(generator, SpeculativeGenerator):
         _release(generator.engines)
         with suppress(IndexError):  # of NaN: the first line says so

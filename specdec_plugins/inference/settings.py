@@ -112,8 +112,8 @@ class Settings(RunOptions):
             )
         if self.searched and self.drafts is not None:
             raise ValueError(
-                f"--drafts {self.drafts} --beam {self.beams}: a beam takes no drafts, which would "
-                "multiply its arithmetic; give --beam 1"
+                f"--drafts {self.drafts} {self.search_flag}: fairseq's search takes no drafts, "
+                "which would multiply its arithmetic; give --beam 1 without its options"
             )
         self._check_alignment()
         kind = self.kind
@@ -123,7 +123,7 @@ class Settings(RunOptions):
         speculates = strategy == "specdec" and not self.searched
         stock_or_alone = strategy not in TRACED or self.searched
         of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
-        how = f"--beam {self.beams}" if self.searched else f"--strategy {strategy}"
+        how = self.search_flag if self.searched else f"--strategy {strategy}"
         refused = {
             f"--controller {controller}": not speculates and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
@@ -205,6 +205,12 @@ class Settings(RunOptions):
     def searched(self) -> bool:
         """True if fairseq's search decodes in place of our own loop."""
         return self.strategy in TRACED and (self.beams > 1 or bool(self.search_options))
+
+    @property
+    def search_flag(self) -> str:
+        """The flag that asks for fairseq's search."""
+        options = (name for name, value in self.search_options.items() if value)
+        return f"--beam {self.beams}" if self.beams > 1 else f"--{next(options).replace('_', '-')}"
 
     @property
     def stock_model(self) -> bool:

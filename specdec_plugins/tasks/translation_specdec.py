@@ -279,8 +279,10 @@ class TranslationSpecdecTask(TranslationTask):
         drafted = any(isinstance(model, Drafter) for model in models)
         trains = args is None or self._trains
         if drafted and options.beam > 1:
-            # A drafter's validation decodes by drafts, whatever the beam.
-            logger.warning("--beam %d: beams take no drafts, --beam 1 does", options.beam)
+            fault = "--beam %d: beams take no drafts, --beam 1 does"
+            if trains:
+                fault = "--beam %d: a drafter's validation decodes by drafts, greedily"
+            logger.warning(fault, options.beam)
         if not drafted or (options.beam > 1 and not trains):
             check_stock_search(vars(options))
             searched = searched_models(verifiers_of(models, self.verifier), options, trains)

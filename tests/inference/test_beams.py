@@ -14,6 +14,7 @@ from fairseq import checkpoint_utils
 from helpers.runs.inference_runs import SENTENCES, make_settings
 
 from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translation, load_translator
@@ -66,10 +67,19 @@ def test_hypotheses_are_stock_fairseqs(name: str, batch: int, world: Path) -> No
 def test_a_pair_lends_its_verifier(world: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A beam takes no drafts, which is said once, and needs no drafter."""
     pair = load_translator(make_settings(world, beam=3))
-    assert caplog.text.count("--beam 3: beams take no drafts, --beam 1 does") == 1
+    fault = "--beam 3: fairseq's search takes no drafts; --beam 1 without its options does"
+    assert caplog.text.count(fault) == 1
     alone = load_translator(make_settings(world, beam=3, path=None, strategy="AR"))
     check_equal(list(pair.translate(SENTENCES)), list(alone.translate(SENTENCES)))
-    assert caplog.text.count("take no drafts") == 1
+    assert caplog.text.count("takes no drafts") == 1
+    options = {"beam": 1, "search_options": {"no_repeat_ngram_size": 2}}
+    load_translator(make_settings(world, **options))
+
+    assert "--no-repeat-ngram-size: fairseq's search takes no drafts" in caplog.text
+    with pytest.raises(ValueError, match=r"^--drafts copy --no-repeat-ngram-size: fairseq's"):
+        make_settings(world, drafts="copy", **options)
+    with pytest.raises(ValueError, match=r"^--controller tree: .* with --no-repeat-ngram-size$"):
+        make_settings(world, controller=Tree(), **options)
     assert pair.statistics.steps == pair.statistics.committed_tokens
 
 

@@ -88,7 +88,7 @@ def test_what_only_search_honours_is_searched() -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ("--beam 5 --drafts copy", "--drafts copy --beam 5: a beam takes no drafts"),
+        ("--beam 5 --drafts copy", "--drafts copy --beam 5: fairseq's search takes no drafts"),
         ("--beam 5 --controller tree", "--controller tree: does not work with --beam 5"),
         ("--beam 5 --beta 3", "--beta 3 --tau 0.0: does not work with --beam 5"),
         ("--beam 5 --repetition-penalty 2", "--repetition-penalty 2.0: does not work with --beam"),

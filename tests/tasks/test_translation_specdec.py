@@ -257,9 +257,13 @@ class TestValidation:
             found.append(validate(task, model, data, 10_000)["acceptance_length"])
         assert found[0] + 0.5 < found[1] <= 5
 
-    def test_bleu_is_that_of_the_weights_at_hand(self, data: Path, trained: Trained) -> None:
-        """--eval-bleu translates with the pair; relaxed, it depends on the drafter's weights."""
-        task = make_task(data, AR_path=str(trained.verifier), eval_bleu=True, beta=24, tau=50.0)
+    def test_bleu_is_that_of_the_weights_at_hand(
+        self, data: Path, trained: Trained, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """--eval-bleu translates with the pair, and says so of a beam; relaxed, it depends on the
+        drafter's weights."""
+        bleu = {"eval_bleu": True, "eval_bleu_args": '{"beam": 4}'}
+        task = make_task(data, AR_path=str(trained.verifier), beta=24, tau=50.0, **bleu)
         model = task.build_model(load_state(trained.drafter)["cfg"]["model"])
         task.load_dataset("valid")
         (sample,) = batches(task, 10_000)
@@ -285,6 +289,7 @@ class TestValidation:
                 for parameter in model.parameters():
                     parameter.normal_(std=0.5)
         assert tokens(seen[0]) != tokens(seen[1])
+        assert "--beam 4: a drafter's validation decodes by drafts, greedily" in caplog.text
 
     @pytest.mark.parametrize("beam", [1, 3])
     def test_bleu_of_a_verifier_is_stock_fairseqs(

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from threading import Lock
 
@@ -173,10 +173,11 @@ class Translator:
             source = (
                 replace(line, draft=draft) for line, draft in zip(source, drafts, strict=True)
             )
-        window = window or self.settings.window
+        size = window or self.settings.window
+        windows = iter(lambda: list(islice(source, size)), [])
         if self.settings.split_sentences:
-            return self._translate_sentences(source, window, seed)
-        return self._translate(source, window, seed)
+            return self._translate_sentences(windows, seed)
+        return chain.from_iterable(self._translate(windows, seed))
 
     def translate_batch(
         self,
@@ -198,8 +199,11 @@ class Translator:
                 where the settings' own rule holds.
 
         Raises:
-            ValueError: there are not as many lengths as lines, or beam search would need several.
+            ValueError: there are not as many lengths as lines, or beam search would need several;
+                the settings split lines into sentences, which :meth:`translate` does.
         """
+        if self.settings.split_sentences:
+            raise ValueError("split_sentences: translate_batch takes whole lines; use translate")
         source = _numbered(lines)
         if max_lengths is not None:
             source = (
@@ -215,10 +219,11 @@ class Translator:
         return list(self._translate_window(items, seed))
 
     def _translate(
-        self, source: Iterator[Line], window: int, seed: int | None
-    ) -> Iterator[Translation]:
+        self, windows: Iterable[list[Line]], seed: int | None
+    ) -> Iterator[Iterator[Translation]]:
+        """Yield the translations of each window."""
         warned = False
-        while lines := list(islice(source, window)):
+        for lines in windows:
             items: list[_Item] = []
             for line in lines:
                 item = self._encode(line)
@@ -226,24 +231,25 @@ class Translator:
                 if not warned and self.codec.source.unk() in item.source:
                     warned = True
                     logger.warning("%s", self.codec.unknown_word(line))
-            for result in self._translate_window(items, seed):
-                if isinstance(result, InferenceError):
-                    raise result
-                yield result
+            yield _good(self._translate_window(items, seed))
 
     def _translate_sentences(
-        self, source: Iterator[Line], window: int, seed: int | None
+        self, windows: Iterable[list[Line]], seed: int | None
     ) -> Iterator[Translation]:
-        while lines := list(islice(source, window)):
-            documents = [
-                plain_document(line.text, str(self.settings.source_lang)) for line in lines
-            ]
-            sentences = [
-                replace(line, text=text)
-                for line, document in zip(lines, documents)
-                for text in document.sentences
-            ]
-            results = self._translate(iter(sentences), len(sentences) or 1, seed)
+        documents: list[Document] = []
+
+        def sentences() -> Iterator[list[Line]]:
+            for lines in windows:
+                documents[:] = (
+                    plain_document(line.text, str(self.settings.source_lang)) for line in lines
+                )
+                yield [
+                    replace(line, text=text)
+                    for line, document in zip(lines, documents)
+                    for text in document.sentences
+                ]
+
+        for results in self._translate(sentences(), seed):
             for document in documents:
                 yield _joined(document, list(islice(results, len(document.sentences))))
 
@@ -396,6 +402,14 @@ def _numbered(lines: Iterable[Line | str]) -> Iterator[Line]:
     """Yield lines, the strings among them by their number from 1."""
     for number, line in enumerate(lines, start=1):
         yield line if isinstance(line, Line) else Line(number, line)
+
+
+def _good(results: Iterable[Translation | InferenceError]) -> Iterator[Translation]:
+    """Yield translations; raise the first error in their place."""
+    for result in results:
+        if isinstance(result, InferenceError):
+            raise result
+        yield result
 
 
 def _joined(document: Document, sentences: list[Translation]) -> Translation:

@@ -176,6 +176,21 @@ def test_sentences_of_a_line_are_joined_again(batch: int, world: Path) -> None:
     assert [line.text for line in found] == [f"{a} {b}  {c}", "", f" {d} ", "1 2"]
     assert len(found[0].accepted) == sum(len(x.accepted) for x in whole.translate(sentences[:3]))
     assert [line.text for line in split.translate(lines[2:])] == [f" {d} ", "1 2"]
+    with pytest.raises(ValueError, match="translate_batch takes whole lines"):
+        split.translate_batch(lines)
+
+
+def test_the_first_unknown_word_of_sentences_is_named_once(
+    world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many windows a text has; again in another text."""
+    options = {"batch": 1, "strategy": "AR", "source_lang": "en", "target_lang": "de"}
+    translator = load_translator(make_settings(world, **options, split_sentences=True))
+    for _ in range(2):
+        caplog.clear()
+        list(translator.translate(["w1", "Never. Heard it.", "unheard", "w3"]))
+        (record,) = caplog.records
+        assert "line 2: the dictionary lacks" in record.getMessage()
 
 
 @pytest.mark.parametrize("options", [{"trace": True}, {"drafts": "texts"}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.jobs import progress
 
-LOADING = "loading and compiling the models, about 10 s, more for large ones"
+LOADING = "loading and compiling the models: about 10 s, some 30 the first time"
 
 
 def load(settings: Settings, quiet: bool = False) -> Translator:

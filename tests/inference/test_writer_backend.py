@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples, make_verifier
+from conftest import ONE_LAYER, examples, make_verifier, vary_output
+from helpers.models.drafters import save_checkpoint
 from helpers.runs.inference_runs import SENTENCES, RunScript, make_settings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,3 +129,34 @@ def test_scores_are_the_loops_up_to_rounding(world: Path, unkpen: float) -> None
         # int8 rounds by less than a tenth; a penalty that is left out is a third.
         assert (found["positional_scores"] - exact).norm() < 0.1 * exact.norm()
         assert float(found["score"]) == pytest.approx(float(expected["score"]), rel=0.1)
+
+
+def test_unknown_words_are_penalised(world: Path, tmp_path: Path) -> None:
+    """Here the unknown word resembles the word that is written first, and would win."""
+    target = writer(world).codec.target
+    verifier = vary_output(make_verifier(seed=13, **ONE_LAYER))
+    options = {"ar_path": str(tmp_path / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
+    save_checkpoint(tmp_path / "verifier.pt", verifier)
+    first = next(iter(load(world, **options).translate(SENTENCES))).tokens[0]
+    with torch.no_grad():
+        weight = verifier.decoder.output_projection.weight
+        weight[target.unk()] = 2 * weight[target.index(first)]
+    save_checkpoint(tmp_path / "verifier.pt", verifier)
+    for penalty in (0.0, 99.0):
+        translator = load(world, **options, limits=GenerationLimits(unkpen=penalty, max_len_b=9))
+        assert translator.engine == "writer"
+        found = [token for line in translator.translate(SENTENCES) for token in line.tokens]
+        assert ("<unk>" in found) == (penalty == 0)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_no_output_depends_on_the_number_of_threads(world: Path, threads: int) -> None:
+    alone = words(list(writer(world).translate(SENTENCES)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        limits = GenerationLimits(max_len_b=9)
+        found = load(world, batch=MAX_ROWS, limits=limits).translate(SENTENCES)
+        assert words(list(found)) == alone
+    finally:
+        torch.set_num_threads(before)

@@ -133,6 +133,41 @@ def test_what_is_written_does_not_depend_on_what_was_cached(
         assert sentence.unread(committed) == len(committed) + 1 - min(len(text), kept + 1)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_each_token_is_the_best_that_may_be_written(biased: bool) -> None:
+    """By the states and the float32 output projection: its bias, bans and penalties included. Here
+    PAD, a penalised token, and EOS before the minimum length would be the best."""
+    penalised, min_len = 7, 6
+    decoder = make_verifier(seed=3, **KINDS["pre-norm"]).float().eval().decoder
+    projection = decoder.output_projection
+    with torch.no_grad():
+        if biased:
+            projection.bias = torch.nn.Parameter(torch.randn(projection.out_features))
+            projection.bias[[PAD, EOS, penalised]] += 5
+        else:
+            direction = decoder.layer_norm.bias.normal_()
+            projection.weight[[PAD, EOS, penalised]] = 2 * direction
+    made = Writer(decoder, PAD, EOS, {UNK: 0.5, penalised: 99.0})
+    for seed in range(5):
+        sentence = made.sentence(source("pre-norm", seed), EOS, 20)
+        text, _ = sentence.write([], 20, min_len)
+        states = torch.from_numpy(sentence.states[: len(text)])
+        logits = projection(states).detach()
+        scores = logits.log_softmax(1).gather(1, torch.tensor(text)[:, None])[:, 0]
+        found = made.log_probabilities(sentence, torch.tensor(text))
+        torch.testing.assert_close(found, scores, rtol=0, atol=1e-5)
+        assert set(logits.argmax(1).tolist()) <= {PAD, EOS, penalised}
+        logits[:, [UNK, penalised]] -= torch.tensor([0.5, 99.0])
+        logits[:, PAD] = logits[:min_len, EOS] = -torch.inf
+        assert text == logits.argmax(1).tolist()
+
+
+def test_all_kinds_share_one_compiled_function() -> None:
+    for kind in KINDS:
+        written(kind, 0)
+    assert len(kernel.write.signatures) == 1
+
+
 @pytest.mark.parametrize("kind", ["pre-norm", "post-norm"])
 def test_limits_and_penalties(kind: str) -> None:
     decoder = decoder_of(kind)

@@ -193,7 +193,7 @@ class CopyDrafting(WrittenDrafting):
         self._copy = copy
 
     def _beginning(self, batch: Batch, index: int) -> int:
-        return BEGIN_AGAIN * (batch.lengths[index] > 0)
+        return BEGIN_AGAIN if batch.lengths[index] > 0 else 0
 
     def _write(self, batch: Batch, lost: list[int], sizes: list[int]) -> None:
         assert batch.encoder_out is not None

@@ -29,4 +29,5 @@ class EngineError(SpecdecError, ValueError):
 
 def counted(count: int, name: str) -> str:
     """Return a number of things: ``1 step``, ``2 steps``."""
-    return f"{count} {name}{'s' * (count != 1)}"
+    plural = "" if count == 1 else "s"
+    return f"{count} {name}{plural}"

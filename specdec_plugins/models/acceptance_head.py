@@ -10,7 +10,7 @@ none, since a weighted sum of the states predicts as well.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -56,7 +56,7 @@ class HeadSettings:
 
     def to_file(self) -> JsonObject:
         """Return the settings and the rule's options in one mapping."""
-        return {**{n: value for n, value in vars(self).items() if n != "rule"}, **self.rule}
+        return {**{n: value for n, value in asdict(self).items() if n != "rule"}, **self.rule}
 
     @classmethod
     def from_file(cls, saved: JsonObject) -> "HeadSettings":

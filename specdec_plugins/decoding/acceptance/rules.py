@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -40,6 +40,7 @@ def register(rule: RuleType) -> RuleType:
     return rule
 
 
+@dataclass(frozen=True)
 class AcceptanceRule:
     """Decides which drafted tokens are committed, and which token the verifier adds.
 
@@ -66,13 +67,13 @@ class AcceptanceRule:
         return cls()
 
     def __str__(self) -> str:
-        options = ", ".join(f"{name} {value}" for name, value in vars(self).items() if value > 0)
+        options = ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value > 0)
         return f"{self.name} ({options})" if options else self.name
 
     @property
     def values(self) -> JsonObject:
         """The values of options that select this rule."""
-        return dict(vars(self))
+        return asdict(self)
 
     def accept(self, draft: Drafted, verification: Verification) -> Accepted:
         """Return what a step commits: accepted tokens, and the verifier's token after them."""
@@ -220,7 +221,7 @@ class SamplingRule(AcceptanceRule):
 
     @property
     def values(self) -> JsonObject:
-        return {"sampling": True, **{name: x for name, x in vars(self).items() if x > 0}}
+        return {"sampling": True, **{name: x for name, x in asdict(self).items() if x > 0}}
 
     def probabilities(self, lprobs: Tensor) -> Tensor:
         """Return ``(…, vocab)`` probabilities to draw by."""

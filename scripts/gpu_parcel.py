@@ -6,7 +6,8 @@
 
 pack writes what scripts/train_on_gpu.py reads: the pair, its matrices rounded to 8 bits, and
 segmented sentences as token numbers, the best of --text first. join makes a pair of the parts that
-a training left in OUT, and of the rest of the pair with which it began.
+a training left in OUT, and of the rest of the pair with which it began. A training that was
+stopped while it stored a model has left the one before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import io
 import lzma
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,8 +35,8 @@ EOS = 2
 """The end of a sentence in every dictionary of fairseq."""
 MODELS = ("verifier", "drafter")
 TEXTS = ("text", "more")
-PART = 15 * 2**20
-"""Bytes of a part of a trained model."""
+PART = 16_750_000
+"""Bytes of a part of a trained model, under 16 MiB: the shipped WMT verifier is three parts."""
 
 
 def pack(args: argparse.Namespace) -> None:
@@ -95,7 +97,11 @@ def unpack(packed: Path, pair: Path) -> None:
 
 
 def store(folder: Path, name: str, model: nn.Module) -> None:
-    """Write a model's weights, in float16, in parts that say their digest; then drop older ones."""
+    """Write a model's weights, in float16, in parts that say their digest; then drop older ones.
+
+    A stop at any moment leaves a whole model, since for a moment there are two: of the shipped WMT
+    verifier, beside a drafter and the results, 8 files and 109 MB.
+    """
     stored = dict[int, Tensor]()
     weights = dict[str, Tensor]()
     for key, tensor in model.state_dict().items():
@@ -107,29 +113,42 @@ def store(folder: Path, name: str, model: nn.Module) -> None:
         weights[key] = stored[address]
     content = torch_bytes(weights)
     digest = hashlib.sha256(content).hexdigest()
+    older = list(folder.glob(f"{name}.*.part"))
+    versions = [int(path.name.split(".")[1]) for path in older]
+    # A number of its own: the same weights again must not overwrite the only whole model.
+    version = 1 + max(versions, default=0)
     for number, start in enumerate(range(0, len(content), PART)):
         part = content[start : start + PART]
-        (folder / f"{name}.{digest}.{number}.part").write_bytes(part)
+        (folder / f"{name}.{version}.{digest}.{number}.part").write_bytes(part)
+    for path in older:
+        path.unlink()
+
+
+def newest(folder: Path, name: str) -> bytes:
+    """Return the newest model that is whole."""
+    models = defaultdict[tuple[int, str], dict[int, Path]](dict)
     for path in folder.glob(f"{name}.*.part"):
-        if digest not in path.name:
-            path.unlink()
+        _, version, digest, number, _ = path.name.split(".")
+        models[int(version), digest][int(number)] = path
+    for (_, digest), parts in sorted(models.items(), reverse=True):
+        content = b"".join(parts[number].read_bytes() for number in sorted(parts))
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content
+    sys.exit(f"{folder}: no {name} is whole: parts are missing or damaged")
 
 
 def join(args: argparse.Namespace) -> None:
     """Make a pair of stored parts, with the rest of the pair it began with."""
+    contents = {name: newest(args.out, name) for name in MODELS}
     shutil.copytree(args.pair, args.new)
-    for name in MODELS:
-        parts = sorted(args.out.glob(f"{name}.*.part"))
-        content = b"".join(part.read_bytes() for part in parts)
-        digest = hashlib.sha256(content).hexdigest()
-        if any(digest not in part.name for part in parts) or not parts:
-            sys.exit(f"{args.out}: the parts of {name} are missing, or not of one model")
+    for name, content in contents.items():
         state = torch.load(args.pair / f"{name}.pt", weights_only=False)
         weights = torch.load(io.BytesIO(content), weights_only=True)
         if weights.keys() != state["model"].keys():
             sys.exit(f"{args.out}: {name} has other weights than {args.pair}")
         (args.new / f"{name}.pt").unlink()
         torch.save({**state, "model": weights}, args.new / f"{name}.pt")
+        digest = hashlib.sha256(content).hexdigest()
         print(f"{args.new / name}.pt: {len(content) / 2**20:.1f} MiB, sha256 {digest[:16]}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from helpers.runs.scripts_here import SCRIPTS, load_script
+from torch import nn
 
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
@@ -117,6 +119,45 @@ def test_a_short_text_is_one_long_input(scripts: SimpleNamespace) -> None:
     assert [len(line.split()) for line in joined(["A dog ."] * 60)] == [81, 81]
 
 
+def test_a_stop_while_a_model_is_stored_leaves_a_whole_one(
+    scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parcel = scripts.parcel
+    monkeypatch.setattr(parcel, "PART", 160)
+    model = nn.Linear(9, 9)
+    parcel.store(tmp_path, "verifier", model)
+    old = parcel.newest(tmp_path, "verifier")
+    parts = len(list(tmp_path.iterdir()))
+    assert parts > 10  # part 10 comes after part 2
+    seen = []
+
+    def write(path: Path, content: bytes) -> None:
+        for end in (len(content) // 2, len(content)):
+            with path.open("wb") as file:
+                file.write(content[:end])
+            seen.append(parcel.newest(tmp_path, "verifier"))
+
+    def unlink(path: Path) -> None:
+        os.remove(path)
+        seen.append(parcel.newest(tmp_path, "verifier"))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    # The same weights again must not overwrite their only parts.
+    parcel.store(tmp_path, "verifier", model)
+    parcel.store(tmp_path, "verifier", nn.Linear(9, 9))
+    new = seen[-1]
+    assert new != old
+    # The last half of its last part makes the new model whole; then the old parts go.
+    assert seen == [old] * (3 * parts + 2 * parts - 1) + [new] * (1 + parts)
+
+
+def test_the_shipped_verifier_is_three_parts(scripts: SimpleNamespace) -> None:
+    """Two of it, a drafter of one part and the results are eight files of at most 16 MiB."""
+    size = (ROOT / "checkpoints" / "wmt.en-de" / "verifier.pt").stat().st_size
+    assert size <= 3 * scripts.parcel.PART < 3 * 16 * 2**20
+
+
 def test_all_stages_run_on_a_cpu(
     scripts: SimpleNamespace, segmented: list[Path], tmp_path: Path
 ) -> None:
@@ -141,5 +182,5 @@ def test_all_stages_run_on_a_cpu(
 
     part = next(out.glob("drafter.*.part"))
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(SystemExit, match="drafter are missing"):
+    with pytest.raises(SystemExit, match="no drafter is whole"):
         scripts.parcel.main(["join", str(out), str(PAIR), str(tmp_path / "cut")])

@@ -4,10 +4,10 @@
     scripts/gpu_parcel.py pack PAIR PACKED --text train.en train.de --more symbols.en symbols.de
     scripts/gpu_parcel.py join OUT PAIR NEW
 
-pack writes what scripts/train_on_gpu.py reads: the pair, its matrices rounded to 8 bits, and
-segmented sentences as token numbers, the best of --text first. join makes a pair of the parts that
-a training left in OUT, and of the rest of the pair with which it began. A training that was
-stopped while it stored a model has left the one before.
+pack makes a folder that trains by itself: PACKED/scripts/train_on_gpu.py, the package, the pair,
+its matrices rounded to 8 bits, and segmented sentences as token numbers, the best of --text first.
+join makes a pair of the parts that a training left in OUT, and of the rest of the pair with which
+it began. A training that was stopped while it stored a model has left the one before.
 """
 
 from __future__ import annotations
@@ -22,35 +22,56 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-import installed  # noqa: F401 (first)
+import installed
 import numpy as np
 import torch
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+import specdec_plugins
 from specdec_plugins.files.command import Parser
 
 EOS = 2
 """The end of a sentence in every dictionary of fairseq."""
 MODELS = ("verifier", "drafter")
 TEXTS = ("text", "more")
+TREE = ("LICENSE", "README.md", "data", "pyproject.toml", "scripts", "setup.py")
+"""The part of this repository that, with the package, trains and can be installed."""
 PART = 16_750_000
 """Bytes of a part of a trained model, under 16 MiB: the shipped WMT verifier is three parts."""
 
 
 def pack(args: argparse.Namespace) -> None:
-    """Write the pair in 8 bits, and the texts as token numbers."""
-    shutil.copytree(args.pair, args.packed, ignore=shutil.ignore_patterns("*.pt", "example.*"))
+    """Write the scripts, the package, the pair in 8 bits, and the texts as token numbers."""
+    shutil.copytree(installed.ROOT, args.packed, ignore=left_out)
+    package = Path(specdec_plugins.__file__).parent
+    shutil.copytree(package, args.packed / package.name, ignore=left_out)
+    pair = args.packed / "pair"
+    shutil.copytree(args.pair, pair, ignore=shutil.ignore_patterns("*.pt", "example.*"))
     for name in MODELS:
         state = torch.load(args.pair / f"{name}.pt", weights_only=False)
         state["model"] = {key: rounded(tensor) for key, tensor in state["model"].items()}
-        write_compressed(args.packed / f"{name}.pt.xz", torch_bytes(state))
+        write_compressed(pair / f"{name}.pt.xz", torch_bytes(state))
     for name in TEXTS:
         numbers = token_numbers(args.pair, getattr(args, name))
         write_compressed(args.packed / f"{name}.xz", numbers.tobytes())
-    size = sum(path.stat().st_size for path in args.packed.iterdir())
-    print(f"{args.packed}: {size / 2**20:.1f} MiB")
+    files = [path for path in args.packed.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files) / 2**20
+    if size > args.limit:
+        shutil.rmtree(args.packed)
+        sys.exit(
+            f"{args.packed}: {size:.1f} MiB is more than --limit {args.limit:g}; "
+            "give fewer lines of --text"
+        )
+    print(f"{args.packed}: {size:.1f} MiB")
+
+
+def left_out(folder: str, names: Sequence[str]) -> set[str]:
+    """Return the names in a folder of this repository that do not travel."""
+    if Path(folder) == installed.ROOT:
+        return {*names} - {*TREE}
+    return {"__pycache__"}
 
 
 def token_numbers(pair: Path, files: Sequence[Path]) -> NDArray[np.uint16]:
@@ -85,9 +106,9 @@ def rounded(tensor: Tensor) -> object:
 
 def unpack(packed: Path, pair: Path) -> None:
     """Make a pair of a packed one. Its files are loaded whole: they must be your own."""
-    shutil.copytree(packed, pair, ignore=shutil.ignore_patterns("*.xz"))
+    shutil.copytree(packed / "pair", pair, ignore=shutil.ignore_patterns("*.xz"))
     for name in MODELS:
-        content = read_compressed(packed / f"{name}.pt.xz")
+        content = read_compressed(packed / "pair" / f"{name}.pt.xz")
         state = torch.load(io.BytesIO(content), weights_only=False)
         for key, value in state["model"].items():
             if isinstance(value, tuple):
@@ -181,6 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     packs.add_argument("packed", type=Path, help="folder to make")
     for name in TEXTS:
         packs.add_argument(f"--{name}", type=Path, nargs=2, required=True, metavar="FILE.LANG")
+    packs.add_argument("--limit", type=float, default=60, help="MiB of the folder at most")
     joins = commands.add_parser("join")
     joins.set_defaults(run=join)
     joins.add_argument("out", type=Path, help="folder of the parts")

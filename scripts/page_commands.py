@@ -116,7 +116,7 @@ SMALL = {
         r"\g<0> --device cpu --small --lines 1 --batch 1 --precisions float32 --exact float64"
     ),
     r"^scripts/(distill\.sh|inference\.py) .*": r"\g<0> --cpu --max-len-b 20",
-    r"^scripts/train_on_gpu\.py .*": rf"\g<0> {GPU_SMALL}",
+    r"^runs/packed/scripts/train_on_gpu\.py .*": rf"\g<0> {GPU_SMALL}",
 }
 """Replacements in every shell command, by pattern, in this order."""
 INDENTED = r"(?:^    \S.*\n(?:(?:    .*)?\n)*)"

@@ -79,6 +79,7 @@ def test_every_command_is_a_program_with_its_inputs(commands: list[Command]) -> 
         program = next(word for word in words if word == words[-1] or not re.match("[A-Z]+=", word))
         if program in SHELL_WORDS:
             continue
+        program = program.removeprefix("runs/packed/")  # a copy of these scripts
         file = ROOT / program if "/" in program else shutil.which(program, path=PATHS)
         assert file
         assert os.access(file, os.X_OK), f"{program} cannot be executed"

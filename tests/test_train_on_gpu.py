@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from helpers.runs.scripts_here import SCRIPTS, load_script
+from helpers.runs.scripts_here import SCRIPTS, load_script, run
 from torch import nn
 
 from specdec_plugins.files.lines import Line
@@ -158,6 +159,20 @@ def test_the_shipped_verifier_is_three_parts(scripts: SimpleNamespace) -> None:
     assert size <= 3 * scripts.parcel.PART < 3 * 16 * 2**20
 
 
+def test_a_parcel_over_its_limit_is_refused(
+    scripts: SimpleNamespace,
+    segmented: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = tmp_path / "packed"
+    texts = ["--text", *segmented, "--more", *segmented]
+    monkeypatch.setattr(scripts.parcel, "write_compressed", Path.write_bytes)  # at once
+    with pytest.raises(SystemExit, match=r"packed: \S+ MiB is more than --limit 5; give fewer"):
+        scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts), "--limit", "5"])
+    assert not packed.exists()
+
+
 def test_all_stages_run_on_a_cpu(
     scripts: SimpleNamespace, segmented: list[Path], tmp_path: Path
 ) -> None:
@@ -167,7 +182,15 @@ def test_all_stages_run_on_a_cpu(
     flags = "--device cpu --small --rows 4 --tokens 96 --drafter-tokens 96 --sources 2"
     seconds = "--verifier-seconds 1 --drafter-seconds 1 --rehearsal 0.1"
     valid = ["--valid", *map(str, TEXTS)]
-    scripts.train.main([str(packed), str(out), *valid, *flags.split(), *seconds.split()])
+    # With nothing but the packed folder: its own script, its own package.
+    script = packed / "scripts" / "train_on_gpu.py"
+    done = run(
+        *(sys.executable, "-v", script, packed, out, *valid, *flags.split(), *seconds.split()),
+        folder=tmp_path,
+        status=0,
+        PYTHONPATH="",
+    )
+    assert {*re.findall(r"(\S+)/specdec_plugins/__init__\.py", done.stderr)} == {str(packed)}
     results = [json.loads(line) for line in (out / "results.jsonl").open()]
     stages = [result["part"] for result in results if result.get("done") == 1]
     assert stages == ["verifier", "drafter", "verifier", "drafter"]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -171,6 +172,34 @@ def test_a_parcel_over_its_limit_is_refused(
     with pytest.raises(SystemExit, match=r"packed: \S+ MiB is more than --limit 5; give fewer"):
         scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts), "--limit", "5"])
     assert not packed.exists()
+
+
+def test_a_model_is_stored_once_a_minute(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(second=0)
+    trained = Mock()
+    stored = []
+
+    def store(_out: Path, _name: str, model: object) -> None:
+        stored.append((clock.second, model))
+
+    monkeypatch.setattr(scripts.train, "time", Mock(monotonic=lambda: clock.second))
+    monkeypatch.setattr(scripts.train.gpu_parcel, "store", store)
+    for _ in scripts.train.Bench.ticks(Mock(), "verifier", 200, trained, torch.zeros(1)):
+        clock.second += 1
+    # It looks at the clock at every tenth update, and stores at the end, too.
+    assert stored == [(70, trained.averaged), (140, trained.averaged), (200, trained.averaged)]
+
+
+def test_the_average_follows_the_weights_slowly(scripts: SimpleNamespace) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    trained = scripts.training.Trained(model, 0.1, torch.device("cpu"))
+    trained.set_rate(0.5)
+    trained.update(lambda: trained.model.weight.sum())
+    followed = trained.averaged.weight / trained.model.weight
+    assert 0.001 < followed.item() < 0.1
 
 
 def test_all_stages_run_on_a_cpu(

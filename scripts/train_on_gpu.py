@@ -176,7 +176,11 @@ def train_verifier(bench: Bench, seconds: float, rate: float) -> None:
 
 
 def verifier_batches(bench: Bench, best: int) -> Iterator[tuple[int, Batch]]:
-    """Yield batches without end, of so many of the best pairs and of all special ones."""
+    """Yield batches without end, of so many of the best pairs and of all special ones.
+
+    Lengths alone make a batch, so that its share of special pairs is the text's: with the shipped
+    WMT pair's text 2.8 % of its rows at least, in the longest batches within joined pairs.
+    """
     others = np.arange(bench.first, len(bench.text.sizes))
     chosen = np.concatenate([np.arange(best), others])
     while True:

@@ -28,7 +28,7 @@ from specdec_plugins.models.drafter import Drafter
 
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
-DRAFTERS = {
+BUILDERS = {
     "block": lambda: make_block(src_embedding_copy=False, decoder_learned_pos=True),
     "block, soft copy": lambda: make_block(decoder_learned_pos=True, seed=1),
     "causal": lambda: make_causal(seed=2),
@@ -38,7 +38,7 @@ DRAFTERS = {
 
 
 def make_drafter(kind: str) -> Drafter:
-    drafter = DRAFTERS[kind]()
+    drafter = BUILDERS[kind]()
     drafter.attach_verifier(VERIFIER)
     return drafter
 
@@ -75,7 +75,7 @@ def draft_by_training_forward(
 
 
 @thinned(
-    kind=DRAFTERS,
+    kind=BUILDERS,
     k=[1, 3],
     limits=[
         GenerationLimits(max_len_b=9),

@@ -12,8 +12,8 @@ import torch
 from helpers.decoding.scripted import ScriptedHead
 from helpers.models.tiny_vocabulary import (
     DICTIONARY,
-    DRAFTERS,
     PAD,
+    TINY_DRAFTERS,
     VERIFIER,
     Output,
     distribution,
@@ -189,7 +189,7 @@ def enumerate_outputs(
                 patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
         generator = build_generator(
             VERIFIER,
-            DRAFTERS[drafter],
+            TINY_DRAFTERS[drafter],
             DICTIONARY,
             block_size=k,
             rule=how,

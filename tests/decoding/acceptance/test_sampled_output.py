@@ -14,7 +14,7 @@ from helpers.decoding.chi_square import p_value
 from helpers.decoding.scripted import ScriptedHead
 from helpers.models.tiny_vocabulary import (
     DICTIONARY,
-    DRAFTERS,
+    TINY_DRAFTERS,
     VERIFIER,
     Output,
     distribution,
@@ -36,7 +36,7 @@ HEAD = ScriptedHead(lambda states, probabilities: probabilities)
 
 
 def sampled(options: Controller) -> SpeculativeGenerator:
-    rule, drafter = SamplingRule(), DRAFTERS["causal"]
+    rule, drafter = SamplingRule(), TINY_DRAFTERS["causal"]
     return build_generator(
         VERIFIER, drafter, DICTIONARY, rule=rule, limits=LIMITS, controller=options, head=HEAD
     )

@@ -26,7 +26,7 @@ DICTIONARY = make_dictionary()
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
 K = 4
 
-DRAFTERS: dict[str, dict[str, Any]] = {
+NETWORKS: dict[str, dict[str, Any]] = {
     "block": {},
     "block, learned, pre-norm": {"decoder_learned_pos": True, "decoder_normalize_before": True},
     "causal": {},
@@ -64,7 +64,7 @@ def make_drafter(name: str, seed: int = 0) -> Drafter:
     task = make_task(block_size=K)
     task.verifier = verifier()
     make = make_block if name.startswith("block") else make_causal
-    return make(task, seed=seed, **DRAFTERS[name])
+    return make(task, seed=seed, **NETWORKS[name])
 
 
 class Stubborn(ScriptedDrafter):

@@ -21,7 +21,7 @@ EOS, PAD = DICTIONARY.eos(), DICTIONARY.pad()
 TASK = make_task(DICTIONARY)
 VERIFIER = make_verifier(TASK, seed=3)
 TASK.verifier = VERIFIER
-DRAFTERS = {
+TINY_DRAFTERS = {
     "block": make_block(TASK, seed=1),
     "causal": make_causal(TASK, seed=1, verifier_features=True, previous_token_head=True),
 }

@@ -1,0 +1,39 @@
+"""``scripts/trace_svg.py``: the picture of the first pages is what it draws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from subprocess import run
+from xml.etree import ElementTree
+
+from helpers.runs.scripts_here import SCRIPTS
+
+FIGURES = SCRIPTS.parent / "docs" / "figures"
+DRAW = [sys.executable, SCRIPTS / "trace_svg.py"]
+
+
+def test_the_picture_of_the_pages() -> None:
+    done = run([*DRAW, FIGURES / "trace.json"], capture_output=True, check=True, text=True)
+    assert done.stdout == (FIGURES / "trace.svg").read_text("utf-8")
+
+
+def test_a_step_that_was_not_verified_whole(tmp_path: Path) -> None:
+    """Each token looks as what became of it, and is escaped; a tree ends in one line."""
+    step = {"drafted": ["<a>", "&", "c"], "verify_length": 2, "accepted": 1, "bonus": "b"}
+    step |= {"milliseconds": 1.0, "parents": None}
+    trace = tmp_path / "trace.jsonl"
+    for parents, status in ((None, 0), ([-1, 0, 0], 1)):
+        steps = [{**step, "parents": parents}]
+        line = {"source": "<x> & y", "output": "<a> b", "steps": steps}
+        trace.write_text(json.dumps(line) + "\n")
+        done = run([*DRAW, trace], capture_output=True, check=False, text=True)
+        assert done.returncode == status
+        if status:
+            assert done.stderr.count("\n") == 1
+            continue
+        texts = [x for x in ElementTree.fromstring(done.stdout).iter() if x.tag.endswith("text")]
+        assert [x.text for x in texts[:4]] == ["<x> & y", "<a> b", "2 tokens in 1 steps", "1"]
+        looks = {x.text: x.get("fill") for x in texts[4:8]}
+        assert looks == {"<a>": None, "b": None, "&": "#82071e", "c": "#57606a"}

@@ -38,16 +38,16 @@ CEILINGS = {
     "engines": 1051,
     "evaluation": 869,
     "files": 318,
-    "host": 139,
-    "inference": 1698,
+    "host": 144,
+    "inference": 1703,
     "jobs": 705,
     "models": 940,
     "serve": 476,
     "tasks": 346,
-    "verifiers": 579,
+    "verifiers": 589,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_817
+MAX_WEIGHT = 11_837
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 #: Key of ``net_input``: ``(rows,)`` maximum lengths in place of those of :class:`GenerationLimits`.
 MAX_LENGTHS = "max_lengths"
-#: fairseq's options that only its search honours: name, flag, value for nothing.
+#: fairseq's options that only its search honours: name, flag, value for nothing. A 0 that is given
+#: replaces the number of a folder of transformers.
 OF_SEARCH = (
-    ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
+    ("no_repeat_ngram_size", "--no-repeat-ngram-size", None),
     ("match_source_len", "--match-source-len", False),
     ("constraints", "--constraints", None),
     ("diverse_beam_groups", "--diverse-beam-groups", -1),
@@ -100,7 +101,7 @@ class GenerationLimits:
         """Read fairseq's generation config or a namespace; absent options have their defaults."""
         for name, flag, nothing in (*OF_SEARCH, *REFUSED):
             value = getattr(args, name, nothing)
-            if value is not None and value != nothing:
+            if value and value != nothing:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")
         if (nbest := getattr(args, "nbest", 1)) != 1:
             raise ValueError(f"--nbest {nbest}: speculative decoding gives one hypothesis")

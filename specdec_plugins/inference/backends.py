@@ -129,7 +129,7 @@ def build_beam_search(
     """Return fairseq's search: over our engine, or stock, as fairseq-generate prepares it."""
     limits = settings.limits
     options = Namespace(
-        **{**vars(limits), **settings.rule.values, **settings.search_options},
+        **{**vars(limits), **settings.rule.values, **settings.search},
         beam=settings.beams,
         print_alignment=settings.print_alignment,
         unnormalized=not limits.normalize_scores,
@@ -163,7 +163,7 @@ def obstacle(settings: Settings) -> str | None:
         "a penalty for unknown words": limits.unkpen != 0,
         "a repetition penalty": limits.repetition_penalty != 1,
         "scores that are not normalised": settings.beams > 1 and not limits.normalize_scores,
-        "options of fairseq's search": bool(settings.search_options),
+        "options of fairseq's search": any(settings.search.values()),
         "an alignment": settings.print_alignment is not None,
         "an ensemble": bool(settings.ensemble),
     }

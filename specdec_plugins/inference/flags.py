@@ -115,8 +115,10 @@ class TranslationParser(Parser):
         group.add_argument("--task", help="any: the task is always our own")
         gen_parser_from_dataclass(group, CommonConfig())
         options.add_dataset_args(self, gen=True)
-        # Limits that are not given are those of the model's folder.
-        self.set_defaults(**dict.fromkeys(option_fields(GenerationLimits)))
+        # What is not given of these is that of the model's folder.
+        self.set_defaults(
+            **dict.fromkeys([*option_fields(GenerationLimits), "no_repeat_ngram_size"])
+        )
         for action in self._actions:
             if action.dest not in explained:
                 action.help = argparse.SUPPRESS

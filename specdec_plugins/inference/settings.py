@@ -21,7 +21,7 @@ from specdec_plugins.files.output import JsonObject, Location
 from specdec_plugins.inference.drafts.base import DRAFTS, DraftKind
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.inference.run_options import RunOptions
-from specdec_plugins.verifiers.families import limits_of
+from specdec_plugins.verifiers.families import limits_of, search_of
 
 TRACED = ("specdec", "AR")
 STRATEGIES = (*TRACED, "fairseq", "drafter")
@@ -120,6 +120,7 @@ class Settings(RunOptions):
         strategy = self.strategy
         controller = self.controller.name
         penalty = self.limits.repetition_penalty
+        whose = "or generation_config.json's, which --repetition-penalty 1 turns off"
         speculates = strategy == "specdec" and not self.searched
         stock_or_alone = strategy not in TRACED or self.searched
         of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
@@ -127,7 +128,7 @@ class Settings(RunOptions):
         refused = {
             f"--controller {controller}": not speculates and controller not in ("auto", "constant"),
             "--sampling": strategy not in TRACED and self.rule.draws,
-            f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
+            f"--repetition-penalty {penalty} ({whose})": stock_or_alone and penalty != 1,
             f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
             "--trace": self.trace and stock_or_alone,
             f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
@@ -193,8 +194,14 @@ class Settings(RunOptions):
             "controller": self.controller.describe(),
             "limits": asdict(self.limits),
             "encoder_options": dict(self.encoder_options),
-            "search_options": dict(self.search_options),
+            "search_options": dict(self.search),
         }
+
+    @property
+    def search(self) -> JsonObject:
+        """The options of fairseq's search: those given, and under a beam those of a folder."""
+        options = search_of(self.ar_path) if self.beams > 1 else {}
+        return {**options, **self.search_options}
 
     @property
     def beams(self) -> int:
@@ -204,7 +211,7 @@ class Settings(RunOptions):
     @property
     def searched(self) -> bool:
         """True if fairseq's search decodes in place of our own loop."""
-        return self.strategy in TRACED and (self.beams > 1 or bool(self.search_options))
+        return self.strategy in TRACED and (self.beams > 1 or any(self.search_options.values()))
 
     @property
     def search_flag(self) -> str:

@@ -35,6 +35,7 @@ from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
 from specdec_plugins.decoding.options import check_options
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
+from specdec_plugins.host import repeated_ngrams  # noqa: F401  which mends fairseq
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.subword_codes import warn_of_locale

@@ -24,6 +24,13 @@ def limits_of(path: Location | None) -> JsonObject:
     return family_of(path).generation.limits() if path and is_folder(path) else {}
 
 
+def search_of(path: Location | None) -> JsonObject:
+    """Return the options, by fairseq's names, that a folder of transformers brings to a beam."""
+    if path and is_folder(path):
+        return {"no_repeat_ngram_size": family_of(path).generation.no_repeat_ngram_size or 0}
+    return {}
+
+
 def family_of(folder: Location) -> Family:
     """Return the family of a folder as transformers saves a model.
 

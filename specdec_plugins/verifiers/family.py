@@ -12,6 +12,7 @@ import msgspec
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from specdec_plugins.checkpoints.archive import warn_once
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
@@ -97,7 +98,7 @@ class Family(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = read_json(folder / CONFIG, Config)
-        self.generation = read_generation(folder)
+        self.generation = read_generation(folder, self.config.eos_token_id)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -129,6 +130,9 @@ class Family(ABC):
     @property
     def multilingual(self) -> Multilingual | None:
         """The languages of a model of several directions, or BOS where sentences begin with it."""
+        if self.generation.forced_bos_token_id is not None:
+            token = self.generation.forced_bos_token_id
+            warn_once(f"{self.folder}: its forced_bos_token_id {token} is not followed")
         return None
 
     def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

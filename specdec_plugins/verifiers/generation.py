@@ -11,13 +11,23 @@ from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.folder import CONFIG, read_json
 
 GENERATION = "generation_config.json"
-#: Options of searches that are chosen by flags.
-NOT_FOLLOWED = (
-    *("num_beams", "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
-    *("begin_suppress_tokens", "force_words_ids", "sequence_bias"),
-)
-#: Values of them that ask for nothing.
-NOTHING: tuple[object, ...] = (None, 0, 1, [], {})
+#: Options that greedy output does not follow, each with the value that asks for nothing.
+NOT_FOLLOWED = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "do_sample": False,
+    "stop_strings": None,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_new_tokens": 0,
+    "encoder_repetition_penalty": 1,
+    "guidance_scale": 1,
+    "watermarking_config": None,
+    "exponential_decay_length_penalty": None,
+    "begin_suppress_tokens": None,
+    "force_words_ids": None,
+    "sequence_bias": None,
+}
 
 
 class Generation(msgspec.Struct, omit_defaults=True):
@@ -29,6 +39,7 @@ class Generation(msgspec.Struct, omit_defaults=True):
     repetition_penalty: float | None = None
     bad_words_ids: list[list[int]] | None = None
     suppress_tokens: list[int] | None = None
+    no_repeat_ngram_size: int | None = None
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | None = None
@@ -54,7 +65,7 @@ class Generation(msgspec.Struct, omit_defaults=True):
         return {*(self.suppress_tokens or []), *words}
 
 
-def read_generation(folder: Path) -> Generation:
+def read_generation(folder: Path, eos: int) -> Generation:
     """Return the options of a folder, and warn once of those that are not followed.
 
     Folders of older versions have them in ``config.json``.
@@ -63,15 +74,18 @@ def read_generation(folder: Path) -> Generation:
     if not path.is_file():
         path = folder / CONFIG
     values = read_json(path, dict[str, object])
+    followed = {**NOT_FOLLOWED, "eos_token_id": eos, "forced_eos_token_id": eos}
     ignored = [
-        f"{name} {shown(values[name])}" for name in NOT_FOLLOWED if values.get(name) not in NOTHING
+        f"{name} {shown(values[name])}"
+        for name, value in followed.items()
+        if values.get(name) not in (None, [], {}, value, [value])
     ]
     generation = read_json(path, Generation)
     if any(len(word) > 1 for word in generation.bad_words_ids or []):
         ignored.append("bad_words_ids of several tokens")
     if ignored:
         warn_once(
-            f"{path}: is not followed in {', '.join(ignored)}; flags such as --beam and "
-            "--no-repeat-ngram-size say how to search"
+            f"{path}: greedy output does not follow its {', '.join(ignored)}; flags such as "
+            "--beam and --no-repeat-ngram-size say how to search"
         )
     return generation

@@ -48,7 +48,7 @@ class M2M(Family):
     @property
     def multilingual(self) -> Multilingual | None:
         if not self._languages:
-            return None
+            return super().multilingual
         return Multilingual(
             langs=tuple(self._languages),
             source_spec="src",

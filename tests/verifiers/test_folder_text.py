@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import unicodedata
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from specdec_plugins.verifiers.export import write_dictionaries
 from specdec_plugins.verifiers.families import family_of
 
 EXACT = {"engine": "eager", "precision": "float64"}
+STRIPPED = [line.strip() for line in [*LINES, *ODD]]
 
 
 @torch.no_grad()
@@ -37,6 +40,7 @@ def expected(model: Any, tokenizer: Any, lines: list[str], **options: Any) -> li
     for line in lines:
         output = model.generate(**tokenizer([line], return_tensors="pt"), **options)
         texts.append(tokenizer.decode(output[0], skip_special_tokens=True))
+    assert len(set(texts)) > len(lines) / 2
     return texts
 
 
@@ -45,21 +49,27 @@ def texts(folder: Path, lines: list[str], **options: Any) -> list[str]:
     return [translation.text for translation in translator.translate(lines)]
 
 
-def test_marian(tmp_path: Path) -> None:
-    model = make_marian(tmp_path)
-    tokenizer = import_transformers().MarianTokenizer.from_pretrained(tmp_path)
-    # The first token of a text may be the target's language.
-    lines = [*LINES, *ODD, ">>deu<< The dog", ">>deu<<The dog", ">>fra<< The dog"]
-    wanted = expected(model, tokenizer, lines)
-    assert len(set(wanted)) > len(lines) / 2
+#: The first token of a text may be the target's language.
+CODED = [*LINES, *ODD, ">>deu<< The dog", ">>deu<<The dog", ">>fra<< The dog"]
+
+
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "lines"),
+    [
+        (make_marian, "MarianTokenizer", CODED),
+        (partial(make_marian, share_encoder_decoder_embeddings=False), "MarianTokenizer", CODED),
+        (make_bart, "BartTokenizer", STRIPPED),
+    ],
+    ids=["marian", "two vocabularies", "bart"],
+)
+def test_one_direction(
+    make: Callable[[Path], Any], tokenizer: str, lines: list[str], tmp_path: Path
+) -> None:
+    model = make(tmp_path)
+    kind = getattr(import_transformers(), tokenizer)
+    wanted = expected(model, kind.from_pretrained(tmp_path), lines)
     assert texts(tmp_path, lines, strategy="AR") == wanted
     assert texts(tmp_path, lines, drafts="source", batch=4) == wanted
-
-
-def test_two_vocabularies(tmp_path: Path) -> None:
-    model = make_marian(tmp_path, share_encoder_decoder_embeddings=False)
-    tokenizer = import_transformers().MarianTokenizer.from_pretrained(tmp_path)
-    assert texts(tmp_path, LINES, strategy="AR") == expected(model, tokenizer, LINES)
 
 
 def test_m2m(tmp_path: Path) -> None:
@@ -93,22 +103,11 @@ def test_nllb(legacy: bool, tmp_path: Path) -> None:
     unnamed = [tokenizer.mask_token_id, len(tokenizer)]
     model.generation_config.update(suppress_tokens=unnamed)
     model.generation_config.save_pretrained(tmp_path)
-    lines = [*LINES, *(line.strip() for line in ODD)]
+    lines = STRIPPED
     forced = {"forced_bos_token_id": numbers["deu_Latn"]}
     wanted = [text.strip() for text in expected(model, tokenizer, lines, **forced)]
-    assert len(set(wanted)) > len(lines) / 2
     pair = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
     assert texts(tmp_path, lines, strategy="AR", **pair) == wanted
-
-
-def test_bart(tmp_path: Path) -> None:
-    model = make_bart(tmp_path)
-    tokenizer = import_transformers().BartTokenizer.from_pretrained(tmp_path)
-    lines = [*LINES, *(line.strip() for line in ODD)]
-    wanted = expected(model, tokenizer, lines)
-    assert len(set(wanted)) > len(lines) / 2
-    assert texts(tmp_path, lines, strategy="AR") == wanted
-    assert texts(tmp_path, lines, drafts="source", batch=4) == wanted
 
 
 @pytest.mark.parametrize("count", [25, 52])
@@ -117,31 +116,34 @@ def test_mbart(count: int, tmp_path: Path) -> None:
     transformers = import_transformers()
     kind = transformers.MBartTokenizer if count == 25 else transformers.MBart50Tokenizer
     tokenizer = kind.from_pretrained(tmp_path, src_lang="fr_XX")
-    lines = [*LINES, *(line.strip() for line in ODD)]
+    lines = STRIPPED
     if count == 25:
         # Unlike the files of published models, this class does not normalise text.
         lines = [unicodedata.normalize("NFKC", line) for line in lines]
         lines = [" ".join(re.split("[\\s\u200b\u2581]+", line)) for line in lines]
     begin = "decoder_start_token_id" if count == 25 else "forced_bos_token_id"
     wanted = expected(model, tokenizer, lines, **{begin: tokenizer.lang_code_to_id["de_DE"]})
-    assert len(set(wanted)) > len(lines) / 2
     pair = {"source_lang": "fr_XX", "target_lang": "de_DE"}
     assert texts(tmp_path, lines, strategy="AR", **pair) == wanted
     assert texts(tmp_path, lines, drafts="source", batch=4, **pair) == wanted
 
 
-@pytest.mark.parametrize("kind", ["bart", "mbart", "mbart-50", "nllb"])
-def test_the_one_file_of_new_versions(kind: str, tmp_path: Path) -> None:
+#: Languages of an NLLB.
+NLLB = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("bart", "Bart"), ("mbart", "MBart"), ("mbart-50", "MBart50"), ("nllb", "Nllb")],
+)
+def test_the_one_file_of_new_versions(kind: str, name: str, tmp_path: Path) -> None:
     """transformers 5 saves a ``tokenizer.json`` and no other vocabulary."""
-    transformers = import_transformers()
-    make, pair = FAMILIES["m2m" if kind == "nllb" else kind]
-    model = make(tmp_path, nllb=True) if kind == "nllb" else make(tmp_path)
-    names = {"bart": "Bart", "mbart": "MBart", "mbart-50": "MBart50", "nllb": "Nllb"}
-    options = {"extra_special_tokens": ["deu_Latn", "eng_Latn"]} if kind == "nllb" else {}
-    pair = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"} if kind == "nllb" else pair
+    make, pair = {**FAMILIES, "nllb": (partial(make_m2m, nllb=True), NLLB)}[kind]
+    model = make(tmp_path)
+    options = {"extra_special_tokens": [*NLLB.values()]} if kind == "nllb" else {}
     source = {"src_lang": pair["source_lang"]} if pair else {}
-    kinds = getattr(transformers, f"{names[kind]}Tokenizer")
-    tokenizer = kinds.from_pretrained(tmp_path, **source, **options)
+    tokenizers = getattr(import_transformers(), f"{name}Tokenizer")
+    tokenizer = tokenizers.from_pretrained(tmp_path, **source, **options)
     first = {}
     if pair:
         name = "decoder_start_token_id" if kind == "mbart" else "forced_bos_token_id"
@@ -153,9 +155,8 @@ def test_the_one_file_of_new_versions(kind: str, tmp_path: Path) -> None:
     for file in ("config.json", "model.safetensors"):
         shutil.copy(tmp_path / file, again)
     assert not {"vocab.json", "sentencepiece.bpe.model"} & {x.name for x in again.iterdir()}
-    lines = [*LINES, *(line.strip() for line in ODD)]
+    lines = STRIPPED
     wanted = expected(model, tokenizer, lines, **first)
-    assert len(set(wanted)) > len(lines) / 2
     assert texts(again, lines, strategy="AR", **pair) == wanted
     with pytest.raises(CheckpointError, match="other files of text"):
         write_dictionaries(again, tmp_path / "out", ("en", "de"))
@@ -194,19 +195,56 @@ def test_options_of_generation(
     model.generation_config.update(**change)
     model.generation_config.save_pretrained(tmp_path)
     tokenizer = import_transformers().MarianTokenizer.from_pretrained(tmp_path)
-    settings = Settings.of_model(tmp_path)
-    assert limits.items() <= vars(settings.limits).items()
-    plain = texts(tmp_path, LINES, strategy="AR")
-    assert plain == expected(model, tokenizer, LINES)
+    assert limits.items() <= vars(Settings.of_model(tmp_path).limits).items()
+    assert texts(tmp_path, LINES, strategy="AR") == expected(model, tokenizer, LINES)
 
 
 def test_options_that_are_not_followed_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_marian(tmp_path)
-    options = {"num_beams": 4, "no_repeat_ngram_size": 3, "bad_words_ids": [[5, 6]]}
-    write(tmp_path / "generation_config.json", {**options, "length_penalty": 1.0, "num_return": 1})
-    Settings.of_model(tmp_path)
-    (warning,) = [record.getMessage() for record in caplog.records]
+    ordinary = {
+        "num_beams": 1,
+        "do_sample": False,
+        "no_repeat_ngram_size": 0,
+        "eos_token_id": 0,
+        "forced_eos_token_id": [0],
+        "min_new_tokens": None,
+        "sequence_bias": {},
+    }
+    write(
+        tmp_path / "generation_config.json",
+        {**ordinary, "length_penalty": 1.0, "num_return": 1, "bad_words_ids": [[5]]},
+    )
+    texts(tmp_path, LINES[:1])
+    assert not caplog.records
+    options = {
+        "num_beams": 4,
+        "do_sample": True,
+        "no_repeat_ngram_size": 1,
+        "min_new_tokens": 12,
+        "eos_token_id": [0, 9],
+        "forced_eos_token_id": 9,
+        "sequence_bias": {"5": 1},
+        "exponential_decay_length_penalty": [5, 1.5],
+        "encoder_repetition_penalty": 1.5,
+        "forced_bos_token_id": 7,
+        "bad_words_ids": [[5, 6]],
+    }
+    write(tmp_path / "generation_config.json", options)
+    texts(tmp_path, LINES[:1])
+    warnings = " ".join(record.getMessage() for record in caplog.records)
     for name in options:
-        assert name in warning
+        assert name in warnings
+
+
+def test_a_beam_has_the_folders_number_of_tokens_that_are_not_repeated(tmp_path: Path) -> None:
+    make_marian(tmp_path)
+    free = texts(tmp_path, LINES, beam=3)
+    given = texts(tmp_path, LINES, beam=3, search_options={"no_repeat_ngram_size": 2})
+    write(
+        tmp_path / "generation_config.json",
+        {"max_length": 30, "forced_eos_token_id": 0, "no_repeat_ngram_size": 2},
+    )
+    assert texts(tmp_path, LINES, beam=3) == given != free
+    assert texts(tmp_path, LINES, beam=3, search_options={"no_repeat_ngram_size": 0}) == free

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 662,
+    "cli": 669,
     "criterions": 194,
     "data": 43,
     "decoding": 2869,
@@ -44,10 +44,10 @@ CEILINGS = {
     "models": 940,
     "serve": 476,
     "tasks": 346,
-    "verifiers": 589,
+    "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_837
+MAX_WEIGHT = 11_846
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

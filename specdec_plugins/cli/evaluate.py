@@ -26,6 +26,7 @@ from specdec_plugins.evaluation.plots import check_installed, draw, save_figure
 from specdec_plugins.evaluation.records import write_records
 from specdec_plugins.evaluation.table import STOCK, results, table
 from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.evaluation.tuning import bases
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Settings
@@ -45,8 +46,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--systems",
         nargs="+",
         metavar="SYSTEM",
-        default=[STOCK, AR, "tree"],
-        help=f"to compare ({STOCK} {AR} tree)",
+        help=f"to compare ({STOCK} {AR} tree; without a drafter constant in place of tree)",
     )
     add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
     add("--reference", nargs="+", metavar="FILE", help="translation of each text, for BLEU")
@@ -78,7 +78,8 @@ def main(argv: Sequence[str]) -> None:
             **{**vars(args), "batch": 1, "controller": "auto", "strategy": "specdec"}
         )
     )
-    systems = {name: parse_system(name, base, vars(args)) for name in args.systems}
+    names = args.systems or [*bases(base), "tree" if base.path else "constant"]
+    systems = {name: parse_system(name, base, vars(args)) for name in names}
     baseline = args.baseline or next(n for n in (STOCK, AR, *systems) if n in systems)
     if baseline not in systems:
         raise ValueError(f"--baseline {baseline}: must be one of {', '.join(systems)}")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from itertools import takewhile
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -52,8 +53,12 @@ def greedy_output(
     lengths: Sequence[int],
     language: LanguageTokens,
     min_len: int,
-) -> list[list[int]]:
-    """Return what transformers writes between ``begin`` and EOS for each source, in float64.
+    dtype: torch.dtype = torch.float64,
+) -> tuple[list[list[int]], float]:
+    """Return what transformers writes between ``begin`` and EOS for each source, and the seconds
+    that this takes.
+
+    A repetition penalty is the folder's.
 
     Args:
         sources: ``(n,)`` tokens each, EOS and the language included, in fairseq's numbers.
@@ -62,7 +67,7 @@ def greedy_output(
         min_len: tokens of an output before which there is no EOS.
     """
     model = import_transformers().AutoModelForSeq2SeqLM.from_pretrained(
-        folder, dtype=torch.float64, local_files_only=True
+        folder, dtype=dtype, local_files_only=True
     )
     family = family_of(folder)
     order = family.order("target")
@@ -73,6 +78,7 @@ def greedy_output(
     first = torch.tensor([[start, *begin]])
     begins = first.size(1)
     outputs = []
+    began = perf_counter()
     for source, length in zip(sources, lengths, strict=True):
         output = model.eval().generate(
             input_ids=read[source][None],
@@ -82,7 +88,7 @@ def greedy_output(
             num_beams=1,
             do_sample=False,
             no_repeat_ngram_size=0,
-            repetition_penalty=1.0,
+            repetition_penalty=family.generation.repetition_penalty or 1.0,
             bad_words_ids=[
                 [family.config.pad_token_id],
                 *(family.generation.bad_words_ids or []),
@@ -95,4 +101,4 @@ def greedy_output(
         written = output[0, begins:].tolist()
         tokens = [numbers[token] for token in written[:length]]
         outputs.append(list(takewhile(lambda token: token != EOS, tokens)))
-    return outputs
+    return outputs, perf_counter() - began

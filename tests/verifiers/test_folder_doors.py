@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.models.folders import FAMILIES, LINES, make_marian
+from helpers.models.folders import FAMILIES, LINES, make_marian, write
+from helpers.runs.kills import ForkedPython
 
-from specdec_plugins.cli import check, inference
+from specdec_plugins.cli import check, evaluate, inference, translate_corpus, tune
+from specdec_plugins.evaluation import tuning, worker
+from specdec_plugins.evaluation.experiment import read_runs
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.pair_folder import verifier_settings
 from specdec_plugins.inference.report import describe_settings
+from specdec_plugins.inference.tuned_modes import describe, load_table
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.verifiers.families import family_of
@@ -27,8 +31,27 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def penalised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("penalised")
+    make_marian(folder)
+    write(folder / "generation_config.json", {"max_length": 30, "repetition_penalty": 1.7})
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text"
+    path.write_text("\n".join(LINES) + "\n", "utf-8")
+    return path
+
+
 def flags_of(*argv: str) -> Settings:
     return make_settings(TranslationParser(None, argv).parse(argv))
+
+
+def texts(settings: Settings) -> list[str]:
+    return [translation.text for translation in load_translator(settings).translate(LINES)]
 
 
 def test_limits_are_the_folders_but_for_flags(marian: Path) -> None:
@@ -40,9 +63,8 @@ def test_limits_are_the_folders_but_for_flags(marian: Path) -> None:
     assert flags_of("data", "--AR-path", str(marian)).limits == limits
 
 
-def test_translate(marian: Path, tmp_path: Path) -> None:
-    text, output = tmp_path / "text", tmp_path / "output"
-    text.write_text("\n".join(LINES) + "\n", "utf-8")
+def test_translate(marian: Path, text: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output"
     files = ["--input-path", str(text), "--output-path", str(output), "--quiet"]
     plain = ["--engine", "eager", "--no-progress-bar"]
     inference.main.__wrapped__([str(marian), *files, *plain, "--strategy", "AR"])
@@ -61,8 +83,7 @@ def test_ctranslate2(marian: Path) -> None:
     plain = Settings.of_model(marian, strategy="AR")
     translator = load_translator(replace(plain, ar_backend="ctranslate2"))
     assert translator.not_by_ctranslate2 is None
-    outputs = [translation.text for translation in translator.translate(LINES)]
-    assert outputs == [translation.text for translation in load_translator(plain).translate(LINES)]
+    assert texts(replace(plain, ar_backend="ctranslate2")) == texts(plain)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -72,19 +93,74 @@ def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
     argv = [str(tmp_path), *flags, "--lines", "8", "--systems", "AR@float64,engine=eager"]
     assert check.main.__wrapped__(argv) == 0
-    assert "transformers' greedy search, in float64: 0 of 8 lines" in capsys.readouterr().out
+    assert "search, in float64: 0 of 8 lines; in float32 it takes" in capsys.readouterr().out
 
 
 def test_check_finds_other_words(
     marian: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(*arguments: Any) -> list[list[int]]:
-        return [[*output[:-1], 4] for output in greedy_output(*arguments)]
+    def other(*arguments: Any) -> tuple[list[list[int]], float]:
+        outputs, seconds = greedy_output(*arguments)
+        return [[*output[:-1], 4] for output in outputs], seconds
 
     monkeypatch.setattr(check, "greedy_output", other)
     argv = [str(marian), "--lines", "3", "--systems", "AR@float64,engine=eager"]
     assert check.main.__wrapped__(argv) == 1
     assert "in float64: 3 of 3 lines" in capsys.readouterr().out
+
+
+def test_check_has_the_folders_penalty(penalised: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = [str(penalised), "--lines", "3", "--systems", "AR@float64,engine=eager"]
+    assert check.main.__wrapped__(argv) == 0
+    monkeypatch.setattr(check, "limits_of", lambda _: {})
+    assert check.main.__wrapped__(argv) == 1
+
+
+#: Systems that specdec-evaluate compares without a drafter.
+OURS = ["AR", "constant"]
+
+
+def test_evaluate(
+    marian: Path, penalised: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default with drafts that need no training; fairseq's search has no penalty."""
+    monkeypatch.setattr(worker.subprocess, "Popen", ForkedPython)
+    plain = "--engine eager --rounds 1 --warmup 0 --no-plots --quiet"
+    for folder, systems in ((marian, ["fairseq@beam=1", *OURS]), (penalised, OURS)):
+        out = tmp_path / folder.name
+        evaluate.main.__wrapped__(
+            f"{folder} --input-path {text} --output-path {out} {plain}".split()
+        )
+        outputs = {run.system: run.outputs for run in read_runs(out / "runs.jsonl")}
+        assert sorted(outputs) == sorted(systems)
+        assert outputs["constant"] == outputs["AR"]
+
+
+def test_tune(marian: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra [int8] is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "MIN_LINES", 2)
+    tune.main.__wrapped__([str(marian), "--input-path", str(text), "--cpu"])
+    modes = {x.mode for x in load_table(describe(flags_of(str(marian), "--cpu"), 1)).at(1)}
+    assert {"AR", "constant@drafts=copy,drafter_precision=int8"} <= modes
+
+
+def test_corpus(marian: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its command, with a worker in this process."""
+    pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
+    from specdec_plugins.jobs import pool
+
+    monkeypatch.setattr(
+        pool,
+        "translate_shards",
+        lambda shards, settings, seed, _, threads: map(
+            pool.ShardTranslator(settings, seed, threads).translate, shards
+        ),
+    )
+    flags = f"{marian} --input-path {text} --output-path {tmp_path}/out --shard-lines 4 --quiet"
+    translate_corpus.main.__wrapped__(flags.split())
+    outputs = tmp_path / "out" / "text"
+    assert outputs.read_text("utf-8").splitlines() == texts(Settings.of_model(marian))
 
 
 def test_another_file_is_another_model(marian: Path) -> None:

@@ -12,7 +12,9 @@ from fairseq import checkpoint_utils
 from fairseq.data import encoders
 from fairseq.sequence_generator import SequenceGenerator
 from helpers.models.folders import FAMILIES, LINES, import_transformers, make_marian
+from helpers.runs.scripts_here import run
 
+import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli.export_checkpoint import main
 from specdec_plugins.files.lines import Line
@@ -24,6 +26,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WMT = Path(__file__).parents[2] / "checkpoints" / "wmt.en-de"
+OF_FAIRSEQ = (
+    f". --user-dir {Path(specdec_plugins.__file__).parent} --task translation -s en -t de --cpu "
+    "--dataset-impl raw --batch-size 1 --num-workers 0"
+)
+FINE_TUNE = f"""
+fairseq-train {OF_FAIRSEQ} --finetune-from-model verifier.pt --save-dir new --arch transformer \\
+    --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 2 \\
+    --decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-layers 2 \\
+    --encoder-attention-heads 4 --encoder-learned-pos --max-source-positions 64 \\
+    --decoder-attention-heads 4 --decoder-learned-pos --max-target-positions 64 \\
+    --activation-fn swish --optimizer adam --lr 1e-4 --max-update 1 --disable-validation &&
+fairseq-generate {OF_FAIRSEQ} --path new/checkpoint_last.pt --gen-subset train --max-len-b 20
+"""
 EXACT = {"engine": "eager", "precision": "float64", "strategy": "AR"}
 
 
@@ -87,6 +102,16 @@ def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
     files = {n: str(path.parent / name) for n, name in options.items() if "_" in n}
     stock = encoders.build_bpe(Namespace(bpe=options["bpe"], **files))
     assert first.codec.segment(LINES[0]) == stock.encode(LINES[0])
+
+
+@pytest.mark.slow
+def test_fairseq_fine_tunes_it(tmp_path: Path) -> None:
+    """Its own commands load it with ``--user-dir``."""
+    make_marian(tmp_path / "folder")
+    export(tmp_path / "folder", tmp_path / "verifier.pt", "-s", "en", "-t", "de")
+    for language in ("en", "de"):
+        (tmp_path / f"train.en-de.{language}").write_text("t h e d o g\ns n o w\n", "utf-8")
+    assert "\nH-1\t" in run("sh", "-c", FINE_TUNE, folder=tmp_path, status=0).stdout
 
 
 def without_near_ties(model: PreTrainedModel, ids: torch.Tensor, output: list[int]) -> bool:

@@ -52,7 +52,7 @@ SMALL = {
     r"^pip install .*# with an NVIDIA GPU": "# pip install: for machines with an NVIDIA GPU",
     r"^pip install '\.\[serve.*": "# pip install: the clean room has done so",
     # The weights are not ours to ship; torchrun has tests of its own.
-    r"^specdec-evaluate annalog .*|.*\bFOLDER/.*": "# published weights, which are not shipped",
+    r"^specdec-\w+ annalog.*|.*\bFOLDER/.*": "# published weights, which are not shipped",
     r"^torchrun .*": "# torchrun: tests/tasks/test_data_parallel.py runs it",
     # Four updates teach no token that would be accepted.
     r"^scripts/calibrate_head.py .*": "# calibrate_head.py: it has a test of its own",

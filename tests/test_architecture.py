@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 669,
+    "cli": 671,
     "criterions": 194,
     "data": 43,
     "decoding": 2869,
@@ -42,12 +42,12 @@ CEILINGS = {
     "inference": 1703,
     "jobs": 705,
     "models": 940,
-    "serve": 476,
+    "serve": 485,
     "tasks": 346,
     "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_846
+MAX_WEIGHT = 11_857
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

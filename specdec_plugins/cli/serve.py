@@ -19,6 +19,7 @@ from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference.flags import add_verifier_flags
 from specdec_plugins.jobs import progress
 from specdec_plugins.jobs.loading import LOADING
 from specdec_plugins.machine import cores
@@ -30,7 +31,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("models", metavar="PAIR", nargs="+", type=Path, help="a pair's folder, or a verifier")
+    add_verifier_flags(parser, "a pair's folder, or a verifier", "PAIR", "+")
     add("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     add("--port", type=positive, default=5000, help="the port to listen on (5000)")
     add("--api-key-file", metavar="FILE", type=Path, help="a key a line; each request needs one")
@@ -60,23 +61,23 @@ def main(argv: Sequence[str]) -> None:
         ) from error
     logger.setLevel(logging.INFO)
     service = make_service(
-        args.models,
+        args.verifier,
         workers=args.workers or max(1, cores() // args.threads),
         threads=args.threads,
         precision=args.precision,
         beam=args.beam,
         limits=Limits(args.max_characters, args.timeout, args.max_requests),
         api_key_file=args.api_key_file,
+        dictionaries=args.dictionaries,
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
+        as_transformer=args.as_transformer,
     )
     logger.info("http://%s:%d will answer when the models are loaded", args.host, args.port)
+    with progress(False, LOADING):
+        app = service.app()
     # Its own lines of access would name paths alone, but also who asks.
-    uvicorn.run(
-        service.app(progress(False, LOADING)),
-        host=args.host,
-        port=args.port,
-        access_log=False,
-        log_level="warning",
-    )
+    uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
 
 
 if __name__ == "__main__":

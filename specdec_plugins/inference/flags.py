@@ -200,10 +200,18 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
                 gen_parser_from_dataclass(group, config())
 
 
-def add_verifier_flags(parser: argparse.ArgumentParser, verifier: str) -> None:
-    """Add the argument VERIFIER with this help, and flags for its dictionaries and languages."""
+def add_verifier_flags(
+    parser: argparse.ArgumentParser, verifier: str, name: str = "VERIFIER", nargs: str | None = None
+) -> None:
+    """Add the argument ``verifier``, and flags for its dictionaries and languages.
+
+    Args:
+        verifier: its help.
+        name: as the help shows it.
+        nargs: "+" for a list of several.
+    """
     add = parser.add_argument
-    add("verifier", metavar="VERIFIER", type=Path, help=verifier)
+    add("verifier", metavar=name, nargs=nargs, type=Path, help=verifier)
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
     for name in OF_VERIFIER:
         _add_option(parser, option_fields(Settings)[name], option_types(Settings)[name])

@@ -172,17 +172,18 @@ class Settings(RunOptions):
             raise ValueError(f"{flag}: not by --engine {self.engine}; give --engine eager")
 
     @classmethod
-    def of_model(cls, model: Path, **options: object) -> Settings:
+    def of_model(cls, model: Path, dictionaries: Path | None = None, **options: object) -> Settings:
         """Return the settings for a model and ordinary text; ``options`` win over the model's.
 
         Args:
             model: the folder of a pair, like ``checkpoints/multi30k.en-de``, or of transformers, or
                 a verifier's checkpoint, beside its dictionaries.
+            dictionaries: their folder, if it is another.
 
         Raises:
             InferenceError: the folder's ``segmentation.json`` cannot be read.
         """
-        values = pair_settings(Path(model))
+        values = pair_settings(Path(model), dictionaries)
         values["limits"] = GenerationLimits(**limits_of(values["ar_path"]))
         return cls(**{**values, **options})
 

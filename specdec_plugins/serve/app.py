@@ -9,9 +9,8 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -71,26 +70,31 @@ def make_service(
     *,
     workers: int = 1,
     threads: int = 1,
-    precision: str = "float32",
     beam: int = 1,
     limits: Limits = Limits(),
     api_key_file: Path | None = None,
+    dictionaries: Path | None = None,
+    **options: object,
 ) -> Service:
-    """Return a service of pairs and verifiers, which loads them when its application starts.
+    """Return a service of pairs and verifiers, which :meth:`Service.app` loads.
 
     Args:
         workers: processes, each with all models.
         threads: of each worker.
         beam: hypotheses of beam search, for alternatives.
         api_key_file: a key a line, one of which has to come with each request.
+        dictionaries: of all models, and other ``options``: see :meth:`Settings.of_model`.
     """
     keys: list[str] = []
     if api_key_file:
-        keys = api_key_file.read_text("utf-8").split()
+        lines = api_key_file.read_text("utf-8").splitlines()
+        keys = [*filter(None, map(str.strip, lines))]
         if not keys:
             raise InferenceError(f"{api_key_file}: has no key")
-    options = {"beam": beam, "nbest": beam, "precision": precision, "scores": False}
-    settings = [as_tuned(Settings.of_model(path, **options)) for path in models]
+    options |= {"beam": beam, "nbest": beam, "scores": False}
+    settings = [
+        as_tuned(Settings.of_model(path, dictionaries, **options), threads) for path in models
+    ]
     return Service(Workers(settings, workers, threads), limits, keys)
 
 
@@ -126,11 +130,9 @@ class Service:
         self._keys = [key.encode() for key in keys]
         self._places = asyncio.Semaphore(limits.requests)
 
-    def app(self, loading: AbstractContextManager[object] | None = None) -> Starlette:
-        """Return the application, which starts and ends the workers.
-
-        ``loading``: a context in which they load.
-        """
+    def app(self) -> Starlette:
+        """Load the models in all workers, and return the application, which ends them."""
+        self.workers.start()
         routes = [
             self._route("/translate", self._libre_translate, "POST"),
             self._route("/translate/stream", self._stream, "POST"),
@@ -143,22 +145,15 @@ class Service:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
         ]
-        return Starlette(routes=routes, lifespan=partial(self._lifespan, loading or nullcontext()))
+        return Starlette(routes=routes, lifespan=self._lifespan)
 
     @asynccontextmanager
-    async def _lifespan(
-        self, loading: AbstractContextManager[object], _app: Starlette
-    ) -> AsyncIterator[None]:
-        begin = time.perf_counter()
-        with loading:
-            mebibytes = await self.workers.start()
-        for source, target in self.workers.directions:
-            logger.info("%s to %s", source, target)
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         logger.info(
-            "%d workers take %d MiB; %.0f s",
+            "%s; %d workers take %d MiB",
+            ", ".join(map(" to ".join, self.workers.directions)),
             self.workers.count,
-            mebibytes,
-            time.perf_counter() - begin,
+            self.workers.mebibytes,
         )
         yield
         self.workers.stop()

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
+from specdec_plugins.inference.documents import LINE_END
 from specdec_plugins.serve.workers import Direction
 
 #: The fields of a request's JSON or form.
@@ -89,6 +90,8 @@ def fields_of(body: bytes, content_type: str) -> Fields:
         for part in parts:
             name = part.get_param("name", header="content-disposition")
             content = part.get_payload(decode=True)
+            if content is None:
+                raise ValueError("parts in a part")
             pairs.append((str(name), content.decode()))
     elif "form" in content_type:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
@@ -202,12 +205,11 @@ def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     if tags not in ("", "html"):
         raise HTTPException(400, f"tag_handling: {tags!r} is not supported; html is")
     direction = direction_of(directions, fields.get("source_lang"), fields.get("target_lang"))
-    return Asked(
-        strings(fields, "text"),
-        direction,
-        is_html=tags == "html",
-        splits=str(fields.get("split_sentences", "1")) != "0",
-    )
+    texts = strings(fields, "text")
+    split = str(fields.get("split_sentences", "1"))
+    if split == "nonewlines" and not tags:  # line ends within HTML are blanks anyway
+        texts = [LINE_END.sub(" ", text) for text in texts]
+    return Asked(texts, direction, is_html=tags == "html", splits=split != "0")
 
 
 def deepl_answer(asked: Asked, outputs: Sequence[str]) -> Any:

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 
 #: Arguments of the application beside its models.
-ARGUMENTS = {"replicas": int, "precision": str, "beam": int, "api_key_file": Path}
+ARGUMENTS = {
+    "replicas": int,
+    "precision": str,
+    "beam": int,
+    "api_key_file": Path,
+    "dictionaries": Path,
+    "source_lang": str,
+    "target_lang": str,
+}
 
 
 def app(args: Mapping[str, str]) -> Application:
@@ -24,9 +32,8 @@ def app(args: Mapping[str, str]) -> Application:
 
     Args:
         args: ``models``, the paths of pairs or verifiers with commas between them, which every
-            machine has; ``replicas`` (1), each with a worker of its own; ``precision``, ``beam``
-            and ``api_key_file`` as in specdec-serve. Paths are absolute, for replicas may run
-            in other folders.
+            machine has; ``replicas`` (1), each with a worker of its own; all others as the flags
+            of specdec-serve. Paths are absolute, for replicas may run in other folders.
     """
     if "models" not in args:
         raise ValueError("models=PATH: is missing")

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import NamedTuple
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.growth import Piece
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
@@ -61,8 +62,12 @@ class Sentence(NamedTuple):
 TRANSLATORS: dict[Direction, Translator] = {}
 
 
-def _load(models: Sequence[Settings], threads: int) -> None:
-    """Load all models, in a worker, which ends with the process that it works for."""
+def _load(models: Sequence[Settings], threads: int) -> tuple[Sequence[Direction], int]:
+    """Load all models, in a worker, which ends with the process that it works for.
+
+    Returns:
+        Their directions, and the largest memory that the worker has had, in MiB.
+    """
     import torch
 
     from specdec_plugins.inference.loading import load_translator
@@ -72,7 +77,14 @@ def _load(models: Sequence[Settings], threads: int) -> None:
     for settings in models:
         translator = load_translator(settings)
         loaded = translator.settings
-        TRANSLATORS[str(loaded.source_lang), str(loaded.target_lang)] = translator
+        direction = str(loaded.source_lang), str(loaded.target_lang)
+        other = TRANSLATORS.setdefault(direction, translator)
+        if other is not translator:
+            raise InferenceError(
+                f"{other.settings.ar_path} and {loaded.ar_path}: are both for "
+                f"{' to '.join(direction)}; give one of them"
+            )
+    return list(TRANSLATORS), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _end_with_parent() -> None:
@@ -81,11 +93,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _loaded() -> tuple[Sequence[Direction], int]:
-    """Return a worker's directions, and the largest memory that it has had, in MiB."""
-    return list(TRANSLATORS), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _translate(direction: Direction, text: str, pieces: Connection | None) -> Sentence:
@@ -150,24 +157,33 @@ class Workers:
         self.count = count
         #: The directions of the models, when they are loaded.
         self.directions: Sequence[Direction] = ()
+        #: The memory that all workers take at most; what they share counts for each of them.
+        self.mebibytes = 0
         self._idle: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
         self._all: set[ProcessPoolExecutor] = set()
 
-    async def start(self) -> int:
-        """Load the models in all workers; return the memory in MiB that they take at most.
+    def start(self) -> None:
+        """Load the models in all workers.
 
-        What they share, which is the libraries, counts for each of them.
+        Raises:
+            InferenceError: a worker died.
+            Exception: whatever a model raises that cannot be loaded.
         """
         threads = str(self._load[1])
         os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-        workers = [self._begin() for _ in range(self.count)]
-        loop = asyncio.get_running_loop()
-        loads = [loop.run_in_executor(worker, _loaded) for worker in workers]
-        ready = await asyncio.gather(*loads)
+        # Not by an initializer, whose errors would be lost.
+        self._all = {ProcessPoolExecutor(1, FORKS) for _ in range(self.count)}
+        loads = [worker.submit(_load, *self._load) for worker in self._all]
+        try:
+            ready = [load.result() for load in loads]
+        except BrokenProcessPool as error:
+            raise InferenceError(
+                "a worker died while it loaded the models; if memory is short, give fewer --workers"
+            ) from error
         self.directions, _ = ready[0]
-        for worker in workers:
+        self.mebibytes = sum(mebibytes for _, mebibytes in ready)
+        for worker in self._all:
             self._idle.put_nowait(worker)
-        return sum(mebibytes for _, mebibytes in ready)
 
     def stop(self) -> None:
         """End all processes."""

@@ -55,14 +55,14 @@ def test_each_replica_builds_the_service(world: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(serve=stand_in))
     monkeypatch.setitem(sys.modules, "ray.serve", stand_in)
     monkeypatch.setattr(Service, "app", lambda self: self)
-    build = app({"models": f"{world},{world}", "replicas": "3", "beam": "2"})
+    build = app({"models": f"{world},{world}", "replicas": "3", "beam": "2", "source_lang": "xx"})
     assert asked["num_replicas"] == 3
     assert asked["max_ongoing_requests"] > Limits().requests, "so that the service answers 429"
     monkeypatch.setattr("specdec_plugins.serve.app.Workers", record := Recorder())
     service = build()
     assert service.limits == Limits()
     (settings, *more) = record.arguments
-    assert [item.beam for item in settings] == [2, 2]
+    assert [(item.beam, item.source_lang) for item in settings] == [(2, "xx")] * 2
     assert more == [1, 1]
 
 

@@ -105,6 +105,27 @@ def test_forms_and_json(kind: str, server: Server, expected: dict[str, str]) -> 
     assert answer["detectedLanguage"] == {"confidence": 100, "language": "en"}
 
 
+@pytest.mark.parametrize(
+    ("split", "parts"),
+    [
+        ("0", ["w3 w4! w7", "\n", "w2 w9"]),
+        ("1", ["w3 w4!", " ", "w7", "\n", "w2 w9"]),
+        ("nonewlines", ["w3 w4!", " ", "w7 w2 w9"]),
+    ],
+)
+def test_deepls_forms(
+    split: str, parts: list[str], server: Server, expected: dict[str, str]
+) -> None:
+    """With ``text`` twice, and each of its ways to split."""
+    texts = ["w3 w4! w7\nw2 w9", SENTENCES[0]]
+    fields = {"text": texts, "split_sentences": split, "target_lang": "DE", "auth_key": KEY}
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    _, answer = server.post("/v2/translate", urlencode(fields, doseq=True).encode(), **form)
+    first, second = answer["translations"]
+    assert first["text"] == "".join(expected.get(part, part) for part in parts)
+    assert second["text"] == expected[SENTENCES[0]]
+
+
 def test_paragraphs_and_tags_stay(server: Server, expected: dict[str, str]) -> None:
     first, second = SENTENCES[:2]
     begin, end = expected[first], expected[second]
@@ -145,6 +166,7 @@ def test_a_script_chooses_among_models_that_have_it() -> None:
         ({"q": []}, 400, "q"),
         ({"q": "a " * 2001}, 413, "4000 characters"),
         ({"api_key": "wrong"}, 403, "key"),
+        ({"api_key": KEY.split()[0]}, 403, "key"),
         ({"api_key": None}, 403, "key"),
     ],
 )
@@ -157,7 +179,9 @@ def test_bad_requests(fields: Any, status: int, words: str, server: Server) -> N
 def test_hostile_requests(server: Server, expected: dict[str, str]) -> None:
     """None is answered by 500, none stops the server."""
     deep = b'{"q": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
-    bodies = [b"", b"{", b"[]", b"\xff\xfe", deep]
+    part = b'--x\r\nContent-Disposition: form-data; name="q"\r\nContent-Type: multipart/mixed'
+    part += b"; boundary=y\r\n\r\n--y\r\n\r\nw1\r\n--y--\r\n--x--"
+    bodies = [b"", b"{", b"[]", b"\xff\xfe", deep, part]
     bodies += [b'{"q": 1e999}', b'{"q": {"a": 1}}', b'{"api_key": ["a"], "q": "a"}', b"\0" * 100]
     for body in bodies:
         for path in ("/translate", "/v2/translate", "/detect"):
@@ -165,6 +189,7 @@ def test_hostile_requests(server: Server, expected: dict[str, str]) -> None:
                 "application/json",
                 "application/x-www-form-urlencoded",
                 "multipart/form-data",
+                "multipart/form-data; boundary=x",
             ):
                 status, _ = server.post(path, body, **{"Content-Type": kind})
                 assert 400 <= status < 500, (path, kind, body[:40])
@@ -292,6 +317,26 @@ def test_workers_end_with_a_server_that_is_killed(narrow: Server) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize(
+    ("models", "fault"),
+    [
+        (["nameless.pt"], "nameless.pt: does not name its languages; give --source-lang"),
+        (["", "verifier.pt"], "verifier.pt: are both for en to de; give one of them"),
+    ],
+)
+def test_models_that_cannot_be_loaded(
+    models: list[str],
+    fault: str,
+    world: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("uvicorn.run", None)
+    assert serve.main([*(str(world / name) for name in models), "--workers", "1"]) == 1
+    *_, line = capfd.readouterr().err.splitlines()
+    assert fault in line
+
+
 def test_a_service_is_made_of_what_its_command_says(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,10 +351,15 @@ def test_a_service_is_made_of_what_its_command_says(
     flags += ["--max-characters", "7", "--timeout", "8", "--max-requests", "9"]
     applications: list[Any] = []
     monkeypatch.setattr("uvicorn.run", lambda app, **_: applications.append(app))
-    monkeypatch.setattr(Service, "app", lambda self, _: self)
+    monkeypatch.setattr(Service, "app", lambda self: self)
+    tuned = "specdec_plugins.serve.app.as_tuned"
+    monkeypatch.setattr(tuned, lambda settings, threads: (settings, threads))
+    flags += ["--dictionaries", "elsewhere", "-s", "xx", "-t", "yy", "--as-transformer"]
     assert serve.main([str(world), *flags]) == 0
     (service,) = applications
     assert service.limits == Limits(characters=7, seconds=8, requests=9)
-    (settings,), workers, threads = made
-    assert (workers, threads) == (3, 2)
+    ((settings, tuned_threads),), workers, threads = made
+    assert (workers, threads, tuned_threads) == (3, 2, 2)
+    assert (settings.source_lang, settings.target_lang) == ("xx", "yy")
+    assert (settings.data, settings.as_transformer) == ("elsewhere", True)
     assert (settings.precision, settings.beam, settings.nbest) == ("int8", 4, 4)

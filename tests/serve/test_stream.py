@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.runs.inference_runs import SENTENCES
-from helpers.runs.served import Server, pieces_of, settle
+from helpers.runs.served import KEY, Server, pieces_of, settle
 
 
 def test_pieces_are_the_translation(server: Server, expected: dict[str, str]) -> None:
@@ -16,8 +16,8 @@ def test_pieces_are_the_translation(server: Server, expected: dict[str, str]) ->
     text = f" {SENTENCES[0]}\n\n{SENTENCES[2]}\n12\n"
     events = list(server.stream(text))
     output = f" {expected[SENTENCES[0]]}\n\n{expected[SENTENCES[2]]}\n12\n"
-    assert pieces_of(events) == output == server.translate(text)[1]["translatedText"]
     name, done = events[-1]
+    assert pieces_of(events) == output == server.translate(text)[1]["translatedText"]
     assert (name, done["translatedText"]) == ("done", output)
     assert done["tokens"] >= done["steps"] > 2
     assert done["milliseconds"] > 0
@@ -61,7 +61,7 @@ def _json(answer: dict[str, str]) -> bytes:
 
 def test_a_stream_has_one_text(server: Server) -> None:
     status, answer = server.post(
-        "/translate/stream", {"q": ["a", "b"], "target": "de", "api_key": "a-key"}
+        "/translate/stream", {"q": ["a", "b"], "target": "de", "api_key": KEY}
     )
     assert (status, answer["error"]) == (400, "q: is a list; a stream has one text")
 

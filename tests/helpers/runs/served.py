@@ -22,7 +22,9 @@ from helpers.runs.inference_runs import SENTENCES, make_settings
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator
 
-KEY = "a-key"
+KEY = "a key with blanks"
+#: Lines of one sentence or two.
+OTHERS = ("w3 w4!", "w3 w4! w7", "w7 w2 w9")
 LIBRARIES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
 
 
@@ -75,10 +77,11 @@ def free_port() -> int:
 
 
 def start(world: Path, folder: Path, *flags: str) -> Server:
+    """``flags`` may end with another model."""
     port, log = free_port(), folder / "log"
     (folder / "keys").write_text(f"other\n{KEY}\n")
-    command = [sys.executable, "-m", "specdec_plugins.cli.serve", str(world), "--port", str(port)]
-    command += ["--workers", "2", "--max-characters", "4000", *flags]
+    command = [sys.executable, "-m", "specdec_plugins.cli.serve", "--port", str(port)]
+    command += ["--workers", "2", "--max-characters", "4000", *flags, str(world)]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, text=True)
     server = Server(f"http://127.0.0.1:{port}", process, log)
@@ -162,4 +165,5 @@ def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 def expected(world: Path) -> dict[str, str]:
     options = {"tokenizer": "moses", "bpe": "subword_nmt", "limits": GenerationLimits()}
     translator = load_translator(make_settings(world, **options))
-    return {line: result.text for line, result in zip(SENTENCES, translator.translate(SENTENCES))}
+    lines = [*SENTENCES, *OTHERS]
+    return {line: result.text for line, result in zip(lines, translator.translate(lines))}

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from helpers.models.drafters import save_pair
 from helpers.runs.inference_runs import SENTENCES, make_settings
 from helpers.runs.served import (
     KEY,
@@ -105,6 +107,13 @@ def test_forms_and_json(kind: str, server: Server, expected: dict[str, str]) -> 
     assert answer["detectedLanguage"] == {"confidence": 100, "language": "en"}
 
 
+def test_subtitle_edits_request(two: Server, expected: dict[str, str]) -> None:
+    """To a server without keys, before which its JSON lacks a comma."""
+    body = f'{{"q": "{SENTENCES[0]}", "source": "en", "target": "de"}}'
+    status, answer = two.post("/translate", body.encode(), Accept="application/json")
+    assert (status, answer["translatedText"]) == (200, expected[SENTENCES[0]])
+
+
 @pytest.mark.parametrize(
     ("split", "parts"),
     [
@@ -138,6 +147,7 @@ def test_paragraphs_and_tags_stay(server: Server, expected: dict[str, str]) -> N
 
 def test_what_is_wrong_with_an_output_is_said(server: Server) -> None:
     assert server.translate("nosuchword")[1]["specdec"]["unknownWords"] == 1
+    assert server.translate(SENTENCES[:2])[1]["specdec"]["limited"] == 2
     assert "specdec" not in server.translate("1 2 3")[1]  # nothing to translate
 
 
@@ -315,6 +325,45 @@ def test_workers_end_with_a_server_that_is_killed(narrow: Server) -> None:
     while any(map(is_alive, workers)):
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A verifier of another direction."""
+    return save_pair(tmp_path_factory.mktemp("other"), "de", "fr", seed=14) / "verifier.pt"
+
+
+@pytest.fixture(scope="module")
+def two(world: Path, other: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two models, and no keys."""
+    server = start(world, tmp_path_factory.mktemp("two"), str(other))
+    yield server
+    server.process.terminate()
+    server.process.wait(60)
+
+
+def test_of_two_models_the_right_one_answers(
+    two: Server, other: Path, expected: dict[str, str]
+) -> None:
+    (line,) = load_translator(other).translate(SENTENCES[:1])
+    assert two.translate(SENTENCES[0], source="de", target="fr")[1]["translatedText"] == line.text
+    assert two.translate(SENTENCES[0])[1]["translatedText"] == expected[SENTENCES[0]] != line.text
+    status, answer = two.post("/detect", {"q": "w1"})
+    assert (status, "several sources" in answer["error"]) == (400, True)
+
+
+def test_sigterm_lets_requests_end(two: Server, expected: dict[str, str]) -> None:
+    """Nothing comes after this test of its server."""
+    lines = SENTENCES * 3
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(two.translate, lines)
+        events = two.stream("\n".join(lines))
+        first = next(events)
+        while two.metric("specdec_open_requests") < 2:
+            time.sleep(0.01)
+        two.process.terminate()
+        assert pieces_of([first, *events]) == "\n".join(expected[line] for line in lines)
+        assert long.result()[1]["translatedText"] == [expected[line] for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from helpers.runs.served import KEY, Server, pieces_of, settle
 
 def test_pieces_are_the_translation(server: Server, expected: dict[str, str]) -> None:
     """With the blanks between sentences; each says where it comes from."""
+    before = server.metric("specdec_steps_total")
     text = f" {SENTENCES[0]}\n\n{SENTENCES[2]}\n12\n"
     events = list(server.stream(text))
     output = f" {expected[SENTENCES[0]]}\n\n{expected[SENTENCES[2]]}\n12\n"
     name, done = events[-1]
+    assert server.metric("specdec_steps_total") - before == done["steps"]
     assert pieces_of(events) == output == server.translate(text)[1]["translatedText"]
     assert (name, done["translatedText"]) == ("done", output)
     assert done["tokens"] >= done["steps"] > 2

@@ -223,13 +223,13 @@ def published_drafter() -> Drafter:
     return load_drafter(PUBLISHED / "drafter.pt", published_task())
 
 
-def save_pair(folder: Path) -> Path:
+def save_pair(folder: Path, source: str = "en", target: str = "de", seed: int = 13) -> Path:
     """A folder with dictionaries, a verifier and a drafter, as ``inference.py`` takes them."""
-    languages = {"source_lang": "en", "target_lang": "de"}
+    languages = {"source_lang": source, "target_lang": target}
     for language in languages.values():
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
     task = make_task()
-    verifier = vary_output(make_verifier(task, seed=13, **ONE_LAYER))
+    verifier = vary_output(make_verifier(task, seed=seed, **ONE_LAYER))
     save_checkpoint(folder / "verifier.pt", verifier, **languages)
     save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5, **ONE_LAYER), **languages)
     return folder

@@ -59,6 +59,7 @@ SMALL = {
     # A server answers until the page's last request.
     r"^(specdec-serve \S+).*": SERVE,
     r"^curl -N .*": r"\g<0> && kill $(cat serve.pid)",
+    r"^scripts/serve_load\.py .*": r"\g<0> --sentences 2 --requests 4 --long 20 --lines 4",
     # The demo without its own environment.
     r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py",
     # Downloads come from a local mirror.

@@ -184,6 +184,7 @@ def test_the_first_unknown_word_of_sentences_is_named_once(
     world: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many windows a text has; again in another text."""
+    caplog.set_level("WARNING")
     options = {"batch": 1, "strategy": "AR", "source_lang": "en", "target_lang": "de"}
     translator = load_translator(make_settings(world, **options, split_sentences=True))
     for _ in range(2):

@@ -202,6 +202,7 @@ def test_options_of_generation(
 def test_options_that_are_not_followed_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING")
     make_marian(tmp_path)
     ordinary = {
         "num_beams": 1,

@@ -31,15 +31,15 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 671,
+    "cli": 678,
     "criterions": 194,
     "data": 43,
     "decoding": 2869,
     "engines": 1051,
     "evaluation": 869,
     "files": 318,
-    "host": 144,
-    "inference": 1703,
+    "host": 149,
+    "inference": 1708,
     "jobs": 705,
     "models": 940,
     "serve": 485,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_857
+MAX_WEIGHT = 11_874
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -21,6 +21,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import differing, work_folder
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
+from specdec_plugins.inference.systems import AR, parse_system
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs import corpus, progress
 from specdec_plugins.jobs.loading import load
@@ -55,8 +56,10 @@ def main(argv: Sequence[str]) -> None:
     if passed_over:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
-    # A fault of the models ends the job here, once.
-    load(replace(settings, **PLAIN), args.no_progress_bar)
+    # A fault of the models ends the job here, once. Drafts of a copy or a text need no drafter.
+    alone = settings.kind is not None and not settings.has_drafter
+    plain = parse_system(AR, settings) if alone else settings
+    load(replace(plain, **PLAIN), args.no_progress_bar)
     shards = corpus.read_corpus(files, args.output_path, args.shard_lines, settings.drafts_path)
     about = corpus.describe_job(files, settings, args.seed, args.shard_lines)
     with work_folder(args.output_path, args.output_path / corpus.FOLDER / corpus.JOB, about):

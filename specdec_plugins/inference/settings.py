@@ -185,6 +185,8 @@ class Settings(RunOptions):
         """
         values = pair_settings(Path(model), dictionaries)
         values["limits"] = GenerationLimits(**limits_of(values["ar_path"]))
+        if "path" in options:
+            values.pop("drafter_named", None)
         return cls(**{**values, **options})
 
     def describe(self) -> JsonObject:

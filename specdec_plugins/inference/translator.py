@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 from threading import Lock
 
@@ -177,7 +177,7 @@ class Translator:
         windows = iter(lambda: list(islice(source, size)), [])
         if self.settings.split_sentences:
             return self._translate_sentences(windows, seed)
-        return chain.from_iterable(self._translate(windows, seed))
+        return self._translate_lines(windows, seed)
 
     def translate_batch(
         self,
@@ -232,6 +232,12 @@ class Translator:
                     warned = True
                     logger.warning("%s", self.codec.unknown_word(line))
             yield _good(self._translate_window(items, seed))
+
+    def _translate_lines(
+        self, windows: Iterable[list[Line]], seed: int | None
+    ) -> Iterator[Translation]:
+        for results in self._translate(windows, seed):
+            yield from results
 
     def _translate_sentences(
         self, windows: Iterable[list[Line]], seed: int | None

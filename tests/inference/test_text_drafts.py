@@ -64,6 +64,9 @@ def test_what_a_pairs_folder_drafts_with(
 ) -> None:
     """A copy, which is faster than the drafter wherever the drafts are left open."""
     assert Settings.of_model(world, **asked).drafts_name == expected
+    if not asked:
+        named = Settings.of_model(world, path=str(world / "drafter.pt"))
+        assert named.drafts_name == "drafter"
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def test_a_bad_line_is_one_result(world: Path) -> None:
     good = [line for line, is_bad in zip(SENTENCES, bad) if not is_bad]
     expected = [result.text for result in translator.translate(good)]
     assert [result.text for result in results if not isinstance(result, InferenceError)] == expected
-    whole = translator.translate(SENTENCES)
+    whole = translator.translate(SENTENCES, window=1)
     assert [next(whole).text for _ in range(number - 1)] == expected[: number - 1]
     with pytest.raises(InferenceError, match=f"line {number}"):
         next(whole)
+    assert list(whole) == [], "no line after it is taken for its own"

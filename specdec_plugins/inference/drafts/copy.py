@@ -37,7 +37,10 @@ class CopyDrafts(DraftKind):
     """Drafts what the verifier itself writes in int8, on a GPU in float16."""
 
     name = "copy"
-    help = "copy: by an int8 copy of the verifier (float16 on a GPU), the default without a drafter"
+    help = (
+        "copy: by an int8 copy of the verifier (float16 on a GPU), the default on a CPU, and "
+        "without a drafter"
+    )
 
     def controller(self, options: RunOptions) -> Controller:
         """Return the controller; none where no engine can write, or where copies do not pay."""

@@ -12,7 +12,9 @@ class DrafterDrafts(DraftKind):
     """Drafts of the checkpoint that ``--path`` names."""
 
     name = "drafter"
-    help = "drafter: by the pair's drafter, the default with one"
+    help = (
+        "drafter: by the pair's drafter, the default with one on a GPU, or with one that is named"
+    )
     trained = True
 
     def takes(self, controller: Controller) -> bool:

@@ -134,7 +134,7 @@ def store(folder: Path, name: str, model: nn.Module) -> None:
         weights[key] = stored[address]
     content = torch_bytes(weights)
     digest = hashlib.sha256(content).hexdigest()
-    older = list(folder.glob(f"{name}.*.part"))
+    older = list(folder.glob(f"{name}.*.*.*.part"))
     versions = [int(path.name.split(".")[1]) for path in older]
     # A number of its own: the same weights again must not overwrite the only whole model.
     version = 1 + max(versions, default=0)
@@ -148,7 +148,7 @@ def store(folder: Path, name: str, model: nn.Module) -> None:
 def newest(folder: Path, name: str) -> bytes:
     """Return the newest model that is whole."""
     models = defaultdict[tuple[int, str], dict[int, Path]](dict)
-    for path in folder.glob(f"{name}.*.part"):
+    for path in folder.glob(f"{name}.*.*.*.part"):
         _, version, digest, number, _ = path.name.split(".")
         models[int(version), digest][int(number)] = path
     for (_, digest), parts in sorted(models.items(), reverse=True):

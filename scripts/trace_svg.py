@@ -19,7 +19,7 @@ import installed  # noqa: F401 (first)
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.inference.trace_page import SentenceTrace, read_trace
 
-# Pixels: of the picture, a letter, a box beside its text, between boxes, and between steps.
+# Pixels: of the picture at least, a letter, a box beside its text, between boxes, between steps.
 WIDTH, LETTER, PADDING, GAP, PITCH = 860.0, 7.3, 14.0, 5.0, 35.0
 LEFT, INDENT, FIRST = 16.0, 60.0, 103.0
 #: Attributes of a box, and of its text, by what became of the token.
@@ -64,9 +64,11 @@ def picture(trace: SentenceTrace) -> Iterator[str]:
     if any(step.parents is not None for step in trace.steps):
         raise SystemExit("trace_svg.py: the drafts are trees; give --controller constant")
     legend = FIRST + PITCH * len(trace.steps) + 5
-    size = f'width="{WIDTH}" height="{legend + 28}" viewBox="0 0 {WIDTH} {legend + 28}"'
+    ends = (sum(LETTER * len(t) + PADDING + GAP for t, _ in tokens(step)) for step in trace.steps)
+    width = round(max(WIDTH, INDENT + max(ends, default=0.0) + LEFT), 1)
+    size = f'width="{width}" height="{legend + 28}" viewBox="0 0 {width} {legend + 28}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT} fill="#1b1b1b">'
-    yield f'  <rect x="0" y="0" width="{WIDTH}" height="{legend + 28}" fill="#ffffff"/>'
+    yield f'  <rect x="0" y="0" width="{width}" height="{legend + 28}" fill="#ffffff"/>'
     for y, line in ((28.0, trace.source), (48.0, trace.output)):
         yield f'  <text font-size="13" x="{LEFT}" y="{y}">{escape(line)}</text>'
     count = sum(step.committed for step in trace.steps)
@@ -82,4 +84,9 @@ def picture(trace: SentenceTrace) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(picture(next(read_trace(sys.argv[1])))))
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    sentence = next(read_trace(sys.argv[1]), None)
+    if sentence is None:
+        raise SystemExit(f"{sys.argv[1]}: is empty")
+    print("\n".join(picture(sentence)))

@@ -126,6 +126,16 @@ def test_a_stored_choice_is_checked_on_other_lines(
     assert path.read_bytes() == before
 
 
+def test_a_stored_backend_that_is_none_here_is_checked_as_ar(
+    pair: Path, keep: Keep, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CTranslate2 is not installed any more: what would decode in its place is compared."""
+    monkeypatch.setattr(tuning, "MIN_LINES", 2)
+    keep("ctranslate2@float32", TREES[0])
+    assert tune.main([str(pair), "--cpu", "--check", "--max-len-b", "8"]) == 0
+    assert "Stored: AR, " in capfd.readouterr().out
+
+
 def test_blank_lines_are_not_timed() -> None:
     text = [Line(i, "") for i in range(99)] + [Line(99, "w1")]
     assert {line.text for line in tuning.lines_to_try(text, 8)} == {"w1"}

@@ -32,7 +32,14 @@ from specdec_plugins.files.output import write_json
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import CTRANSLATE2
 from specdec_plugins.inference.systems import AR
-from specdec_plugins.inference.tuned_modes import Table, Timed, describe, load_table, table_path
+from specdec_plugins.inference.tuned_modes import (
+    STEP_BY_STEP,
+    Table,
+    Timed,
+    describe,
+    load_table,
+    table_path,
+)
 from specdec_plugins.jobs import progress
 from specdec_plugins.machine import choose_threads, processor_name
 
@@ -86,8 +93,10 @@ def main(argv: Sequence[str]) -> None:
         show("\n".join(_table(size, timed)) + "\n")
         if stored is not None:
             named = {item.mode: item for item in timed}
-            # AR decodes where the stored mode is none here.
-            chosen = named.get(stored.at(size)[0].mode, named[AR])
+            # In batches that the writer leaves to ONNX Runtime, both are the same.
+            named.setdefault(STEP_BY_STEP, named[AR])
+            # A stored mode that cannot be loaded here is passed over, as by as_tuned.
+            chosen = next(named[item.mode] for item in stored.at(size) if item.mode in named)
             slower = 100 * (chosen.middle / timed[0].middle - 1)
             how = f"{slower:.1f} % slower than" if slower else "still"
             show(f"Stored: {chosen.mode}, {how} the fastest.\n")

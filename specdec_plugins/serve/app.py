@@ -28,7 +28,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.inference.documents import Document, html_document, plain_document
 from specdec_plugins.inference.growth import Piece
 from specdec_plugins.inference.settings import Settings
@@ -150,9 +150,9 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         logger.info(
-            "%s; %d workers take %d MiB",
+            "%s; %s, %d MiB",
             ", ".join(map(" to ".join, self.workers.directions)),
-            self.workers.count,
+            counted(self.workers.count, "worker"),
             self.workers.mebibytes,
         )
         yield

@@ -126,14 +126,29 @@ def test_a_stored_choice_is_checked_on_other_lines(
     assert path.read_bytes() == before
 
 
-def test_a_stored_backend_that_is_none_here_is_checked_as_ar(
-    pair: Path, keep: Keep, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stored", "flags", "compared"),
+    [
+        # CTranslate2 is not installed any more.
+        (["ctranslate2@float32", TREES[0], "AR"], "", TREES[0]),
+        ([STEP_BY_STEP, TREES[0], "AR"], "--precision int8 --batch 8", "AR"),
+    ],
+)
+def test_what_decodes_in_a_stored_modes_place_is_checked(
+    stored: list[str],
+    flags: str,
+    compared: str,
+    pair: Path,
+    settings: Settings,
+    keep: Keep,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """CTranslate2 is not installed any more: what would decode in its place is compared."""
     monkeypatch.setattr(tuning, "MIN_LINES", 2)
-    keep("ctranslate2@float32", TREES[0])
-    assert tune.main([str(pair), "--cpu", "--check", "--max-len-b", "8"]) == 0
-    assert "Stored: AR, " in capfd.readouterr().out
+    precision = "int8" if flags else "float32"
+    keep(*stored, **describe(replace(settings, precision=precision), 1))
+    assert tune.main([str(pair), "--cpu", "--check", "--max-len-b", "8", *flags.split()]) == 0
+    assert f"Stored: {compared}, " in capfd.readouterr().out
 
 
 def test_blank_lines_are_not_timed() -> None:

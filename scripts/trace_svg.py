@@ -11,12 +11,14 @@ such rows; draw a controller of chains.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 import installed  # noqa: F401 (first)
 
 from specdec_plugins.decoding.step_result import StepTrace
+from specdec_plugins.files.command import Parser, command, put
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.trace_page import SentenceTrace, read_trace
 
 # Pixels: of the picture at least, a letter, a box beside its text, between boxes, between steps.
@@ -62,7 +64,7 @@ def boxes(row: Iterable[tuple[str, str]], y: float) -> Iterator[str]:
 def picture(trace: SentenceTrace) -> Iterator[str]:
     """Yield the lines of a sentence's picture."""
     if any(step.parents is not None for step in trace.steps):
-        raise SystemExit("trace_svg.py: the drafts are trees; give --controller constant")
+        raise InferenceError("the drafts are trees; trace with --controller constant")
     legend = FIRST + PITCH * len(trace.steps) + 5
     ends = (sum(LETTER * len(t) + PADDING + GAP for t, _ in tokens(step)) for step in trace.steps)
     width = round(max(WIDTH, INDENT + max(ends, default=0.0) + LEFT), 1)
@@ -83,10 +85,17 @@ def picture(trace: SentenceTrace) -> Iterator[str]:
     yield "</svg>"
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    sentence = next(read_trace(sys.argv[1]), None)
+@command()
+def main(argv: Sequence[str]) -> None:
+    """Draw the first sentence of the trace that the command line names."""
+    parser = Parser(__doc__)
+    parser.add_argument("trace", metavar="TRACE", help="of specdec-translate --trace")
+    path = parser.parse_args(argv).trace
+    sentence = next(read_trace(path), None)
     if sentence is None:
-        raise SystemExit(f"{sys.argv[1]}: is empty")
-    print("\n".join(picture(sentence)))
+        raise InferenceError(f"{path}: is empty")
+    put("\n".join([*picture(sentence), ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,8 @@ def test_the_picture_of_the_pages() -> None:
 
 
 def test_a_step_that_was_not_verified_whole(tmp_path: Path) -> None:
-    """Each token looks as what became of it, and is escaped; a tree ends in one line."""
+    """Each token looks as what became of it, and is escaped; a tree ends in one line, and so does
+    what is no trace."""
     step = {"drafted": ["<a>", "&", "c"], "verify_length": 2, "accepted": 1, "bonus": "b"}
     step |= {"milliseconds": 1.0, "parents": None}
     trace = tmp_path / "trace.jsonl"
@@ -31,9 +32,15 @@ def test_a_step_that_was_not_verified_whole(tmp_path: Path) -> None:
         done = run([*DRAW, trace], capture_output=True, check=False, text=True)
         assert done.returncode == status
         if status:
-            assert done.stderr.count("\n") == 1
+            assert done.stderr.endswith("the drafts are trees; trace with --controller constant\n")
             continue
         texts = [x for x in ElementTree.fromstring(done.stdout).iter() if x.tag.endswith("text")]
         assert [x.text for x in texts[:4]] == ["<x> & y", "<a> b", "2 tokens in 1 steps", "1"]
         looks = {x.text: x.get("fill") for x in texts[4:8]}
         assert looks == {"<a>": None, "b": None, "&": "#82071e", "c": "#57606a"}
+    for content, fault in (("", "is empty"), ("no trace\n", "is not the trace of a sentence")):
+        trace.write_text(content)
+        done = run([*DRAW, trace], capture_output=True, check=False, text=True)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert fault in done.stderr

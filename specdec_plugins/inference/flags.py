@@ -253,7 +253,9 @@ def _models_and_text(args: Namespace) -> JsonObject:
         if args.path and not args.AR_path:
             drafters, verifiers = split_models(args.path)
             settings["path"] = next(iter(drafters), None)
-            settings["ar_path"] = next(iter(verifiers), None)
+            beside = data / VERIFIER
+            lent = str(beside) if beside.is_file() else None
+            settings["ar_path"] = next(iter(verifiers), lent)
             settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
             settings |= segmentation_beside(data)

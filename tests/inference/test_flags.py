@@ -161,9 +161,11 @@ def test_a_folder_without_a_pair_needs_flags(tmp_path: Path) -> None:
         make_settings(TranslationParser(None, argv).parse(argv))
 
 
-def test_a_verifier_decodes_with_the_drafter_that_is_named(world: Path) -> None:
+@pytest.mark.parametrize("model", ["verifier.pt", "."])
+def test_a_verifier_decodes_with_the_drafter_that_is_named(model: str, world: Path) -> None:
+    """Or the verifier of a pair's folder."""
     drafter = str(world / "drafter.pt")
-    argv = [str(world / "verifier.pt"), "--path", drafter]
+    argv = [str(world / model), "--path", drafter]
     settings = make_settings(TranslationParser(None, argv).parse(argv))
     assert (settings.path, settings.ar_path) == (drafter, str(world / "verifier.pt"))
     assert settings.bpe == "subword_nmt"

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 680,
+    "cli": 681,
     "criterions": 194,
     "data": 43,
     "decoding": 2869,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_879
+MAX_WEIGHT = 11_880
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -37,7 +37,7 @@ from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs.loading import load
 from specdec_plugins.machine import processor_name
-from specdec_plugins.verifiers.families import limits_of
+from specdec_plugins.verifiers.families import family_of, limits_of
 from specdec_plugins.verifiers.folder import is_folder
 from specdec_plugins.verifiers.reference import greedy_output
 
@@ -84,9 +84,12 @@ def main(argv: Sequence[str]) -> int:
         unlike, milliseconds = unlike_transformers(args.verifier, judge, lines)
         put(f"unlike transformers' greedy search, in float64: {unlike} of {len(lines)} lines; ")
         put(f"in float32 it takes {milliseconds:.1f} ms a line\n")
-        if penalty != 1:
+        family = family_of(args.verifier)
+        # A pad before an output is banned anyway.
+        if penalty != 1 and family.start != family.config.pad_token_id:
             put("transformers' repetition penalty counts the </s> before an output, too\n")
-        differ += unlike if penalty == 1 else 0
+        else:
+            differ += unlike
     if differ:
         put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")
         return 1

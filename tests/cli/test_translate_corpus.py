@@ -118,6 +118,20 @@ def test_bad_input_comes_before_work(
     assert not (tmp_path / "out").exists()
 
 
+@needs_ray
+@pytest.mark.parametrize(("flags", "has_drafter"), [("", False), ("--drafts drafter", True)])
+def test_the_driver_looks_at_the_models_that_workers_load(
+    flags: str, has_drafter: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that nobody asks may be damaged."""
+    seen: list[Settings] = []
+    monkeypatch.setattr(script, "load", lambda settings, _: seen.append(settings) or sys.exit(9))
+    (tmp_path / "in.txt").write_text("w1\n")
+    with pytest.raises(SystemExit):
+        script.main([*flags_of(model, tmp_path / "in.txt", tmp_path / "out"), *flags.split()])
+    assert [settings.has_drafter for settings in seen] == [has_drafter]
+
+
 def test_without_ray_its_extra_is_named(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,35 @@ def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "search, in float64: 0 of 8 lines; in float32 it takes" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("kind", "penalty", "status"), [("marian", 1.0, 1), ("marian", 1.7, 1), ("m2m", 1.7, 0)]
+)
 def test_check_finds_other_words(
-    marian: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    penalty: float,
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A fault, but where transformers' penalty counts what comes before an output."""
+
     def other(*arguments: Any) -> tuple[list[list[int]], float]:
         outputs, seconds = greedy_output(*arguments)
         return [[*output[:-1], 4] for output in outputs], seconds
 
     monkeypatch.setattr(check, "greedy_output", other)
-    argv = [str(marian), "--lines", "3", "--systems", "AR@float64,engine=eager"]
-    assert check.main.__wrapped__(argv) == 1
-    assert "in float64: 3 of 3 lines" in capsys.readouterr().out
+    make, languages = FAMILIES[kind]
+    make(tmp_path)
+    path = tmp_path / "generation_config.json"
+    stored = json.loads(path.read_bytes()) if path.exists() else {}
+    write(path, {**stored, "max_length": 30, "repetition_penalty": penalty})
+    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
+    argv = [str(tmp_path), *flags, "--lines", "3", "--systems", "AR@float64,engine=eager"]
+    assert check.main.__wrapped__(argv) == status
+    shown = capsys.readouterr().out
+    assert "in float64: 3 of 3 lines" in shown
+    assert ("penalty counts the </s>" in shown) == (status == 0)
 
 
 def test_check_has_the_folders_penalty(penalised: Path, monkeypatch: pytest.MonkeyPatch) -> None:

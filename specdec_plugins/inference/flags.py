@@ -254,8 +254,8 @@ def _models_and_text(args: Namespace) -> JsonObject:
             drafters, verifiers = split_models(args.path)
             settings["path"] = next(iter(drafters), None)
             beside = data / VERIFIER
-            lent = str(beside) if beside.is_file() else None
-            settings["ar_path"] = next(iter(verifiers), lent)
+            lends = args.AR_path is None and beside.is_file()
+            settings["ar_path"] = next(iter(verifiers), str(beside) if lends else None)
             settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
             settings |= segmentation_beside(data)

@@ -34,12 +34,12 @@ CEILINGS = {
     "cli": 681,
     "criterions": 194,
     "data": 43,
-    "decoding": 2869,
-    "engines": 1051,
+    "decoding": 2876,
+    "engines": 1052,
     "evaluation": 869,
     "files": 318,
     "host": 149,
-    "inference": 1712,
+    "inference": 1719,
     "jobs": 705,
     "models": 940,
     "serve": 485,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_881
+MAX_WEIGHT = 11_896
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -31,6 +31,11 @@ class Hypotheses:
         self._precision = torch.promote_types(precision, torch.float32)
         self._start = time.perf_counter()
 
+    @property
+    def may_end_rows(self) -> bool:
+        """True if an observer may end rows before EOS does."""
+        return any(observer.ends_rows for observer in self._observers)
+
     def of(
         self,
         batch: Rows,

@@ -61,15 +61,14 @@ class Loop:
 
             accepted = rule.accept(verified, verification)
             result = self._commit(batch, draft, accepted, verification, states)
+            judgement = None
+            if judges:
+                judgement = Judgement(draft, verified, rule, verification, controller.p_acc)
+            yield result, judgement  # whose reader may end rows
 
             drafting.observe(result)
             with clock.phase("control"):
                 batch.draft_lengths = controller.next_lengths(result)
-            judgement = None
-            if judges:
-                judgement = Judgement(draft, verified, rule, verification, controller.p_acc)
-            yield result, judgement
-
             if any(result.finished):
                 batch.select(result.kept)
                 if batch.rows:

@@ -32,7 +32,8 @@ class StepResult(Accepted):
     lengths: list[int]
     #: The last committed token.
     last: list[int]
-    #: True if it is EOS, or ends a row that was to have so many tokens.
+    #: True if it is EOS, or ends a row that was to have so many tokens. An observer that
+    #: :attr:`Observer.ends_rows` may end others.
     finished: list[bool]
     #: True if the length limit ended the sentence.
     limited: list[bool]
@@ -130,6 +131,8 @@ class Observer:
 
     #: True if it reads drafts, with the drafter's probability of each token.
     needs_judgement = False
+    #: True if it may end rows, by :attr:`StepResult.finished`.
+    ends_rows = False
 
     def begin(self, forced: list[int]) -> None:
         """Begin a batch; ``forced``: the number of forced tokens of each row."""
@@ -145,15 +148,16 @@ class CommitObserver(Observer):
     """Hands the tokens that steps commit to whoever follows the rows of a batch."""
 
     def __init__(self) -> None:
-        self._rows: Sequence[Callable[[int, list[int], int], object]] = ()
+        self._rows: Sequence[Callable[[int, list[int], int], bool]] = ()
 
-    def follow(self, rows: Sequence[Callable[[int, list[int], int], object]]) -> None:
+    def follow(self, rows: Sequence[Callable[[int, list[int], int], bool]]) -> None:
         """Call these, one for each row of the next batch, or none.
 
         Each step calls a row's with the number of tokens before the step, with the tokens that it
-        commits, and with how many of these, the first ones, were drafted.
+        commits, and with how many of these, the first ones, were drafted. False ends the row.
         """
         self._rows = rows
+        self.ends_rows = bool(rows)
 
     def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         if not self._rows:
@@ -161,7 +165,9 @@ class CommitObserver(Observer):
         tokens = result.tokens.tolist()
         for i, row in enumerate(result.rows):
             count = result.committed[i]
-            self._rows[row](result.lengths[i] - count, tokens[i][:count], result.accepted[i])
+            before = result.lengths[i] - count
+            if not self._rows[row](before, tokens[i][:count], result.accepted[i]):
+                result.finished[i] = True
 
 
 class TraceRecorder(Observer):

@@ -44,14 +44,20 @@ class GrowingText:
     length: int = 0
     #: The lengths of the text after accepted tokens, and after others, up to which it is not yet.
     ends: list[tuple[int, bool]] = field(default_factory=list)
+    #: The error by which ``take`` ended this line alone.
+    fault: InferenceError | None = None
 
-    def commit(self, before: int, new: list[int], accepted: int) -> None:
-        """Append a step's tokens, the first of which were ``accepted``, after ``before`` others."""
+    def commit(self, before: int, new: list[int], accepted: int) -> bool:
+        """Append a step's tokens, the first of which were ``accepted``, after ``before`` others.
+
+        Return whether the line goes on.
+        """
         for count in sorted({accepted, len(new)} - {0}):
             self.tokens[before:] = new[:count]
             text = self.codec.decode(torch.tensor(self.tokens))
             self.ends.append((len(text), count == accepted))
         self._give(UNFINISHED.sub("", text))
+        return self.fault is None
 
     def end(self, text: str) -> None:
         """Give the rest of the whole ``text``: all of it where no step was seen."""
@@ -60,11 +66,14 @@ class GrowingText:
 
     def _give(self, text: str) -> None:
         for end, accepted in self.ends:
-            if piece := text[self.length : end]:
+            piece = text[self.length : end]
+            if piece and self.fault is None:
                 self.length += len(piece)
                 try:
                     self.take(Piece(piece, accepted, self.length - len(piece)))
-                except (AssertionError, IndexError, InferenceError) as error:
+                except InferenceError as error:
+                    self.fault = error
+                except (AssertionError, IndexError) as error:
                     # These would be taken for the model's.
                     raise RuntimeError(f"on_piece: {error}") from error
         self.ends = [(end, accepted) for end, accepted in self.ends if end > self.length]

@@ -191,10 +191,10 @@ class Translator:
         Args:
             seed: see :meth:`translate`.
             on_piece: is called with the index of a line and a piece of its output as soon as a step
-                has committed it; the pieces of a line together are its text. Whatever it raises
-                ends all lines that have not ended, and is raised here (an ``InferenceError``, which
-                would be a line's, as a ``RuntimeError``). The writer, CTranslate2 and fairseq's
-                search show no steps, so that a line has one piece.
+                has committed it; the pieces of a line together are its text. An ``InferenceError``
+                that it raises ends this line alone, whose result it is; whatever else it raises
+                ends all lines that have not ended, and is raised here. The writer, CTranslate2 and
+                fairseq's search show no steps, so that a line has one piece.
             max_lengths: the largest number of tokens of each line's output, EOS not counted; None
                 where the settings' own rule holds.
 
@@ -362,6 +362,7 @@ class Translator:
             item.translation = self._translation(item, hypotheses)
             if item.growing is not None:
                 item.growing.end(item.translation.text)
+                item.translation = item.growing.fault or item.translation
 
     def _translation(self, item: _Item, hypotheses: list[step_result.Hypothesis]) -> Translation:
         several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]

@@ -117,8 +117,44 @@ def test_pieces_of_any_settings(how: dict[str, object], world: Path) -> None:
         assert max(map(len, pieces)) == 1
 
 
-@pytest.mark.parametrize("fault", [OSError, IndexError, InferenceError])
-def test_an_error_ends_the_line(fault: type[Exception], world: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "steps"),
+    [
+        ({"batch": 3}, True),
+        ({"batch": 3, "strategy": "AR"}, True),
+        ({"batch": 3, "path": None}, False),  # a sentence is one step
+        ({"batch": 3, "strategy": "drafter"}, True),
+        ({"batch": 2, "strategy": "AR", "precision": "int8"}, False),
+        ({"batch": 3, "strategy": "AR", "beam": 2}, False),
+    ],
+)
+def test_an_error_of_ours_ends_its_line_alone(
+    how: dict[str, object], steps: bool, world: Path
+) -> None:
+    """Which is decoded no further, where several ``steps`` are seen; the others go on."""
+    translator = load_translator(make_settings(world, **how))
+    whole = translator.translate_batch(SENTENCES, 1)
+    tokens = translator.statistics.committed_tokens
+    calls: list[int] = []
+
+    def stop(number: int, piece: Piece) -> None:
+        calls.append(number)
+        if number in (1, 4):
+            raise InferenceError(f"enough of {number}")
+
+    results = translator.translate_batch(SENTENCES, 1, stop)
+    for number in (1, 4):
+        assert str(results[number]) == f"enough of {number}"
+        assert calls.count(number) == 1
+        results[number] = whole[number]
+    assert results == whole
+    if steps:
+        assert translator.statistics.committed_tokens < 2 * tokens
+    assert translator.translate_batch(SENTENCES, 1) == whole
+
+
+@pytest.mark.parametrize("fault", [OSError, IndexError])
+def test_an_error_ends_all_lines(fault: type[Exception], world: Path) -> None:
     """A caller that has enough raises one; the next line is decoded as ever."""
     translator = load_translator(make_settings(world))
     taken: list[Piece] = []

@@ -65,7 +65,7 @@ class ResidentLoop:
             kind = Kind(min(length, controller.block_size), length)
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
-            batch = ResidentBatch(self, kind, tuple(sentences), rows)
+            batch = ResidentBatch(self, kind, tuple(sentences), rows, not hypotheses.may_end_rows)
             return hypotheses.of(batch, [0] * len(sentences), batch.steps())
 
 
@@ -78,8 +78,14 @@ class ResidentBatch(Rows):
     COLUMNS = (*Rows.COLUMNS, "_indices", "_sources")
 
     def __init__(
-        self, loop: ResidentLoop, kind: Kind, sentences: tuple[Sentence, ...], rows: int
+        self,
+        loop: ResidentLoop,
+        kind: Kind,
+        sentences: tuple[Sentence, ...],
+        rows: int,
+        ahead: bool,
     ) -> None:
+        """``ahead``: nobody but EOS ends a row, so that the next step may be made meanwhile."""
         super().__init__([], loop.models.bans.eos)
         self._loop = loop
         self._sizes = loop.engine.buckets
@@ -92,6 +98,7 @@ class ResidentBatch(Rows):
         #: The row of each sentence, and its source length.
         self._indices = list[int]()
         self._sources = list[int]()
+        self._ahead = ahead
         self._launched = False
         width = bucket(self._sizes.width, 2 * kind.slots)
         source = bucket(self._sizes.source, max(lengths))
@@ -120,7 +127,7 @@ class ResidentBatch(Rows):
         )
         # A device makes the next step while the host deals with this one, if nothing ends with it.
         fits = max(self.lengths) + 3 * self._kind.slots <= self._shape.width
-        self._launched = fits and self._eos not in tokens
+        self._launched = self._ahead and fits and self._eos not in tokens
         if self._launched:
             self._launch()
         verified = [self._kind.slots - 1] * rows

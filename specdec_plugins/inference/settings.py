@@ -120,7 +120,7 @@ class Settings(RunOptions):
         strategy = self.strategy
         controller = self.controller.name
         penalty = self.limits.repetition_penalty
-        whose = "or generation_config.json's, which --repetition-penalty 1 turns off"
+        whose = "or generation_config.json's; specdec-translate --repetition-penalty 1 has none"
         speculates = strategy == "specdec" and not self.searched
         stock_or_alone = strategy not in TRACED or self.searched
         of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]

@@ -91,7 +91,10 @@ def test_what_only_search_honours_is_searched() -> None:
         ("--beam 5 --drafts copy", "--drafts copy --beam 5: fairseq's search takes no drafts"),
         ("--beam 5 --controller tree", "--controller tree: does not work with --beam 5"),
         ("--beam 5 --beta 3", "--beta 3 --tau 0.0: does not work with --beam 5"),
-        ("--beam 5 --repetition-penalty 2", "penalty 2.0 .or generation_config.json's, which"),
+        (
+            "--beam 5 --repetition-penalty 2",
+            "penalty 2.0 .or generation_config.json's; specdec-translate",
+        ),
         ("--beam 3 --nbest 4", "--nbest 4 --beam 3: does not work"),
         ("--nbest 2", "--nbest 2 --beam 1: does not work"),
         ("--strategy drafter --path d.pt --beam 2 --nbest 3", "--nbest 3 --beam 2: does not work"),

@@ -12,7 +12,7 @@ import torch
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
-from specdec_plugins.decoding.drafting import DraftSource
+from specdec_plugins.decoding.drafting import LONGEST, MakeSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -62,7 +62,7 @@ def recommended(
 
 def build_generator(
     verifier: TransformerModelBase,
-    drafts: Drafter | DraftSource | None,
+    drafts: Drafter | MakeSource | None,
     tgt_dict: Dictionary,
     *,
     block_size: int | None = None,
@@ -82,16 +82,15 @@ def build_generator(
         EngineError: a verifier that cannot be run exactly.
     """
     engines = engines or Engines.both(EagerEngine())
-    drafting: tuple[CachedDrafter | DraftSource, Controller] | None = None
+    drafting: tuple[CachedDrafter | MakeSource, Controller] | None = None
     if drafts is not None and controller.drafts:
-        slots = drafts.slots(block_size)
-        if isinstance(drafts, DraftSource):
-            drafting = drafts, controller.ready(slots, head)
-        else:
+        if isinstance(drafts, Drafter):
+            slots = drafts.slots(block_size)
             controller = recommended(controller, drafts, rule, engines.verifier)
             drafts.attach_verifier(verifier)
-            source = CachedDrafter(drafts, engines.drafter)
-            drafting = source, controller.ready(slots, head)
+            drafting = CachedDrafter(drafts, engines.drafter), controller.ready(slots, head)
+        else:
+            drafting = drafts, controller.ready(block_size or LONGEST, head)
     return SpeculativeGenerator(
         verifier, drafting, tgt_dict, rule=rule, limits=limits, engine=engines.verifier
     )

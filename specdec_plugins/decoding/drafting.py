@@ -52,12 +52,11 @@ class DraftSource:
     drafting: Callable[[Batch, bool], Drafting]
     #: Runs the model that proposes them, if one does.
     engine: Engine | None = None
-    #: The most tokens of a draft, if nobody says.
-    block_size: int = LONGEST
 
-    def slots(self, block_size: int | None) -> int:
-        """Return the most tokens of a draft."""
-        return block_size or self.block_size
+
+#: Returns a source of drafts. It is called when the verifier's steps are ready, which takes most
+#: memory: what it makes is not yet there then.
+MakeSource = Callable[[], DraftSource]
 
 
 class ChainDrafting(Drafting):

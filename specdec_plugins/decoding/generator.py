@@ -14,7 +14,13 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
-from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DraftSource, TreeDrafting
+from specdec_plugins.decoding.drafting import (
+    ChainDrafting,
+    Drafting,
+    DraftSource,
+    MakeSource,
+    TreeDrafting,
+)
 from specdec_plugins.decoding.hypotheses import Hypotheses
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.loop import Loop
@@ -49,7 +55,7 @@ class SpeculativeGenerator:
     def __init__(
         self,
         verifier: TransformerModelBase,
-        drafts: tuple[CachedDrafter | DraftSource, Controller] | None,
+        drafts: tuple[CachedDrafter | MakeSource, Controller] | None,
         tgt_dict: Dictionary,
         *,
         rule: AcceptanceRule = StrictRule(),
@@ -85,18 +91,18 @@ class SpeculativeGenerator:
         self.engines = Engines.both(engine)
         layers: tuple[int, ...] = ()
         reads_states = False
-        if isinstance(drafter, DraftSource):
-            self._source = drafter
-        elif drafter is not None:
+        if drafter is not None and not callable(drafter):
             self._drafter = drafter
             self.drafter = drafter.model
+            self.engines = Engines(engine, drafter.engine)
             layers = drafter.model.feature_layers
             reads_states = drafter.model.uses_verifier_features
-        if drafter is not None and drafter.engine is not None:
-            self.engines = Engines(engine, drafter.engine)
         #: The largest number of target tokens, EOS included, that the verifier takes.
         self.positions = int(verifier.max_decoder_positions())
         self._verifier = CachedVerifier(verifier, self.pad, engine, layers, reads_sources)
+        if callable(drafter):
+            self._source = drafter()
+            self.engines = Engines(engine, self._source.engine or engine)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self._loop = Loop(self._verifier, self.search, self._bans, reads_states)
         #: Sentences that are decoded at once, if the generator :attr:`refills`; None: all.

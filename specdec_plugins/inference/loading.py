@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import build_generator, recommended, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
-from specdec_plugins.decoding.drafting import LONGEST, DraftSource
+from specdec_plugins.decoding.drafting import LONGEST, MakeSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.steps.verifier import check_supported
@@ -238,9 +239,10 @@ def _build_generator(
         writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
         if writer is not None:
             return WriterGenerator(writer, settings, verifier, target)
-    drafts: Drafter | DraftSource | None = drafter
+    drafts: Drafter | MakeSource | None = drafter
     if settings.kind is not None and not settings.kind.trained:
-        drafts = settings.kind.source(settings, codec.source, target, verifier, engines.verifier)
+        source = settings.kind.source
+        drafts = partial(source, settings, codec.source, target, verifier, engines.verifier)
     generator = build_generator(
         verifier,
         drafts,

@@ -29,7 +29,6 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.text_drafting import (
     BEGIN_AGAIN,
     DRAFTS,
@@ -52,13 +51,13 @@ def copied(generator: SpeculativeGenerator) -> DraftSource:
 
 
 def generator(
-    drafter: CachedDrafter | DraftSource,
+    source: DraftSource,
     controller: str = "constant",
     k: int = 64,
     by: str = "eager",
 ) -> SpeculativeGenerator:
     """The verifier with a source of drafts; ``by``: one of ``shared_sessions.NAMES``."""
-    drafts = drafter, CONTROLLERS[controller]().ready(k)
+    drafts = (lambda: source), CONTROLLERS[controller]().ready(k)
     how: dict[str, Any] = {"limits": LIMITS, "engine": engine_of(by)}
     return SpeculativeGenerator(verifier_for(by), drafts, DICTIONARY, **how)
 
@@ -200,7 +199,7 @@ def test_a_copy_that_always_disagrees_costs_little(k: int) -> None:
     copy._verifier.score = counted  # type: ignore[method-assign]
     credit = Credit()
     source = DraftSource(partial(CopyDrafting, copy, credit=credit))
-    drafts = source, CONTROLLERS["constant"]().ready(k)
+    drafts = (lambda: source), CONTROLLERS["constant"]().ready(k)
     made = SpeculativeGenerator(verifier(), drafts, DICTIONARY, limits=limits)
     plain = SpeculativeGenerator(verifier(), None, DICTIONARY, limits=limits)
     for seed in range(5):
@@ -244,8 +243,8 @@ def test_samples_have_the_verifiers_probabilities(
     limits, statistics = GenerationLimits(max_len_b=3), DecodingStatistics()
     other = make_verifier(tiny.TASK, seed=4)
     copy = SpeculativeGenerator(other, None, tiny.DICTIONARY, limits=limits)
-    drafter = copied(copy) if text is None else TEXTS
-    drafts = drafter, NoDrafts()
+    source = copied(copy) if text is None else TEXTS
+    drafts = (lambda: source), NoDrafts()
     made = SpeculativeGenerator(tiny.VERIFIER, drafts, tiny.DICTIONARY, rule=rule, limits=limits)
     found: dict[tuple[int, ...], float] = {}
     paths: list[tuple[int, ...]] = [()]

@@ -81,7 +81,8 @@ def test_a_writer_that_always_disagrees_costs_little(
     projection.weight = torch.nn.Parameter(-projection.weight)
     limits = GenerationLimits(max_len_b=60, min_len=59)
     credit, passes = Credit(), 0
-    drafts = written(wrong, limits, credit=credit), CONTROLLERS["constant"]().ready(k)
+    source = written(wrong, limits, credit=credit)
+    drafts = (lambda: source), CONTROLLERS["constant"]().ready(k)
     write = kernel.write
 
     def counted(*arguments: Any) -> int:

@@ -16,7 +16,7 @@ from specdec_plugins.models.layers import DecoderLayerRunner, Projection, positi
 #: Parts of a row's largest weight to try as the end of the 4-bit range.
 CLIPS = (1.0, 0.9, 0.8, 0.7, 0.6)
 #: Rows that are rounded at once.
-CHUNK = 4096
+CHUNK = 1024
 #: The positions of a table, at most.
 POSITIONS = 4096
 

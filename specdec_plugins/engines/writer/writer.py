@@ -17,6 +17,7 @@ from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.engines.writer.trial import runs_here
 from specdec_plugins.engines.writer.weights import largest_of, model_of, obstacle
+from specdec_plugins.machine import give_back
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -83,6 +84,7 @@ class Writer:
         with torch.no_grad():
             layers = [DecoderLayerRunner(layer, True) for layer in decoder.layers]
             self.model = model_of(decoder, layers, pad, eos, penalties)
+            give_back()  # of rounding
             self.layers = len(layers)
             self.dim = layers[0].head_dim
             bias = decoder.output_projection.bias

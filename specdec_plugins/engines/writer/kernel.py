@@ -69,8 +69,8 @@ OFFSET = FAMILY.offset if FAMILY else 0
 class Model(NamedTuple):
     """A decoder's weights, in arrays of the same types for all depths and sizes."""
 
-    #: All products, one after another: rows, padded to a multiple of :data:`ROWS`, of columns
-    #: padded to a multiple of the family's width.
+    #: All products, one after another, each a matrix that is padded to multiples of :data:`ROWS`
+    #: rows and of the family's width, and stored in the order of :func:`in_order`.
     weights: NDArray[np.uint8]
     #: A scale and a bias for each of these rows.
     scales: Floats
@@ -81,7 +81,7 @@ class Model(NamedTuple):
     products: NDArray[np.int64]
     #: ``(norms, 2, channels)`` weights and biases: three a layer, the last one, the embedding's.
     norms: Floats
-    #: ``(tokens, bytes)`` the output projection, two weights a byte; tokens are padded, too.
+    #: ``(tokens, bytes)`` the output projection, two weights a byte; padded and stored as they are.
     screen: NDArray[np.uint8]
     screen_scales: Floats
     #: ``(tokens,)`` added to logits; minus infinity bans a token.
@@ -119,6 +119,16 @@ class Scratch(NamedTuple):
     states: Floats
 
 
+def in_order(matrix: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a padded matrix's bytes ``(rows, bytes)`` in the order in which products read them.
+
+    Of :data:`ROWS` rows the first chunks of the family's width come first, then the second ones.
+    """
+    assert FAMILY is not None
+    chunks = matrix.reshape(-1, ROWS, matrix.shape[1] // FAMILY.width, FAMILY.width)
+    return np.ascontiguousarray(chunks.swapaxes(1, 2)).reshape(matrix.shape)
+
+
 def _products_of(bits: int) -> Any:
     """Return the products of :data:`ROWS` rows of weights of so many bits, compiled in place."""
 
@@ -143,7 +153,8 @@ def _products_of(bits: int) -> Any:
 def _sums(builder: Any, bits: int, rows: Any, size: Any, inputs: Any) -> list[Any]:
     """Return instructions for the sums of rows of ``size`` bytes times ``inputs``.
 
-    A chunk of the family's width in 4-bit weights has the low halves of its bytes first.
+    They lie as :func:`in_order` has them, so that memory is read from front to back, which
+    processors foresee. A chunk of 4-bit weights has the low halves of its bytes first.
     """
     assert FAMILY is not None
     number = ir.IntType(64)
@@ -166,11 +177,10 @@ def _sums(builder: Any, bits: int, rows: Any, size: Any, inputs: Any) -> list[An
             loaded(inputs, builder.add(first, constant(part * width))) for part in range(parts)
         ]
         for row, total in enumerate(totals):
-            begin = builder.mul(size, constant(row))
-            weights = loaded(rows, builder.add(begin, offset))
+            begin = builder.mul(offset, constant(ROWS))
+            weights = loaded(rows, builder.add(begin, constant(row * width)))
             halves = [weights] if bits == 8 else _halves(builder, weights)
-            for half, codes in zip(halves, taken):
-                builder.store(_added(builder, builder.load(total), half, codes), total)
+            builder.store(_added(builder, builder.load(total), halves, taken), total)
     adding = _function(builder, f"llvm.vector.reduce.add.v{wide.count}i32", wide.element, wide)
     return [builder.call(adding, [builder.load(total)]) for total in totals]
 
@@ -186,23 +196,33 @@ def _halves(builder: Any, weights: Any) -> list[Any]:
     return [builder.and_(weights, low), builder.and_(high, low)]
 
 
-def _added(builder: Any, total: Any, weights: Any, codes: Any) -> Any:
-    """Return ``total`` and the products of weights and inputs, of four neighbours each."""
+def _added(builder: Any, total: Any, weights: list[Any], codes: list[Any]) -> Any:
+    """Return ``total`` and the products of weights and inputs, of four neighbours each.
+
+    One vector has 8-bit weights, a list of two has 4-bit ones, from 0 to 15.
+    """
     assert FAMILY is not None
     wide = total.type
-    lanes = weights.type
+    lanes = codes[0].type
     if FAMILY.offset:
         name = f"llvm.x86.avx512.vpdpbusd.{8 * FAMILY.width}"
-        words = [builder.bitcast(x, wide) for x in (weights, codes)]
-        return builder.call(_function(builder, name, wide, wide, wide, wide), [total, *words])
-    # Unsigned times signed, each at most 127: a pair's sum fits into 16 bits.
+        add = _function(builder, name, wide, wide, wide, wide)
+        for vectors in zip(weights, codes):
+            total = builder.call(add, [total, *(builder.bitcast(x, wide) for x in vectors)])
+        return total
+    # The instruction takes unsigned times signed numbers. Sums of pairs fit into 16 bits: of two
+    # times 127 * 127, or of four times 15 * 127.
     pairs = ir.VectorType(ir.IntType(16), lanes.count // 2)
     sign = _function(builder, "llvm.x86.avx2.psign.b", lanes, lanes, lanes)
     by_pairs = _function(builder, "llvm.x86.avx2.pmadd.ub.sw", pairs, lanes, lanes)
     by_fours = _function(builder, "llvm.x86.avx2.pmadd.wd", wide, pairs, pairs)
-    sizes = builder.call(sign, [codes, codes])
-    signed = builder.call(sign, [weights, codes])
-    twos = builder.call(by_pairs, [sizes, signed])
+    if len(weights) == 1:
+        sizes = builder.call(sign, [codes[0], codes[0]])
+        signed = builder.call(sign, [weights[0], codes[0]])
+        twos = builder.call(by_pairs, [sizes, signed])
+    else:
+        low, high = (builder.call(by_pairs, [*vectors]) for vectors in zip(weights, codes))
+        twos = builder.add(low, high)
     fours = builder.call(by_fours, [twos, ir.Constant(pairs, [1] * pairs.count)])
     return builder.add(total, fours)
 
@@ -441,6 +461,6 @@ def write(
 
 @_fast
 def multiplied(weights: NDArray[np.uint8], codes: NDArray[np.int8]) -> tuple[Any, Any]:
-    """Return the sums of four rows of weights in 8 and in 4 bits, one row after another."""
+    """Return the sums of :data:`ROWS` rows of weights in 8 and in 4 bits."""
     size = len(weights) // ROWS
     return _products_8(weights, 0, size, codes), _products_4(weights, 0, size, codes)

@@ -49,7 +49,8 @@ def try_products() -> None:
     weights = numbers.integers(-127, 128, (kernel.ROWS, 3, width))
     codes = numbers.integers(-127, 128, (3, 2, width))
     stored = ((weights + kernel.OFFSET) & 255).astype(np.uint8)
-    by_8, by_4 = kernel.multiplied(stored.ravel(), codes.astype(np.int8).ravel())
+    ordered = kernel.in_order(stored.reshape(kernel.ROWS, -1))
+    by_8, by_4 = kernel.multiplied(ordered.ravel(), codes.astype(np.int8).ravel())
     first = codes.reshape(2, 3, width)[0]
     expected = ((weights + kernel.OFFSET) * first).sum((1, 2))
     halves = np.stack([stored & 15, stored >> 4], 2).astype(np.int64)

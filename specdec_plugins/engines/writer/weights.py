@@ -10,7 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_plugins.engines.writer.kernel import ACTIVATIONS, FAMILY, OFFSET, ROWS, ZERO, Model
+from specdec_plugins.engines.writer.kernel import (
+    ACTIVATIONS,
+    FAMILY,
+    OFFSET,
+    ROWS,
+    ZERO,
+    Model,
+    in_order,
+)
 from specdec_plugins.models.layers import DecoderLayerRunner, Projection, position_table
 
 #: Parts of a row's largest weight to try as the end of the 4-bit range.
@@ -74,15 +82,15 @@ def model_of(
     table = position_table(decoder.embed_positions, POSITIONS, decoder.padding_idx)
     if table is None:
         table = torch.empty(0, channels)
-    flat = torch.cat([weight.flatten() for weight in weights])
+    flat = np.concatenate([in_order(weight.numpy()).ravel() for weight in weights])
     all_norms = torch.stack([_norm(norm, channels) for norm in norms])
     return Model(
-        weights=flat.numpy(),
+        weights=flat,
         scales=torch.cat(scales).numpy(),
         biases=torch.cat(biases).numpy(),
         products=np.concatenate([begins, shapes], 1),
         norms=all_norms.numpy(),
-        screen=screen.numpy(),
+        screen=in_order(screen.numpy()),
         screen_scales=screen_scales.numpy(),
         token_biases=token_biases.numpy(),
         output=_array(output.weight),

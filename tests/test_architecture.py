@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 869,
     "files": 318,
     "host": 149,
-    "inference": 1719,
+    "inference": 1722,
     "jobs": 705,
     "models": 940,
     "serve": 485,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 591,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_906
+MAX_WEIGHT = 11_909
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,10 +13,12 @@ from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.steps.encoder import SourceReader, embeds_as_stock, is_stock
 from specdec_plugins.decoding.target_prefix import read_prefix, with_prefix
 from specdec_plugins.engines.choice import choose_engine
+from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.writer.writer import Sentence, Writer
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import Backend, BatchGenerator
 from specdec_plugins.inference.settings import TRACED, Settings
+from specdec_plugins.machine import processor_name
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
 
 #: The largest batch for which the writer, which takes rows one by one, pays (docs/benchmarks.md).
 MAX_ROWS = 3
-#: The encoder's precision.
-ENCODER = "int8"
 
 
 def writes(settings: Settings, verifier: TransformerModelBase) -> bool:
@@ -35,6 +36,16 @@ def writes(settings: Settings, verifier: TransformerModelBase) -> bool:
     encoder = verifier.encoder
     stock = is_stock(encoder) and embeds_as_stock(encoder)
     return greedy and int8 and stock and settings.batch <= MAX_ROWS and not each_token
+
+
+def encoder_precision() -> str:
+    """Return int8, unless its weights would have seven bits here.
+
+    By those the encoder was no faster than in float32, and two thirds more lines changed
+    (docs/engines.md, "The writer").
+    """
+    bits = weight_bits(processor_name(), platform.machine())
+    return "int8" if bits == 8 else "float32"
 
 
 class WriterGenerator(BatchGenerator):
@@ -54,7 +65,7 @@ class WriterGenerator(BatchGenerator):
         self._pad = target.pad()
         self._eos = target.eos()
         self._unk = target.unk()
-        self._engine = choose_engine("auto", ENCODER, settings.device)
+        self._engine = choose_engine("auto", encoder_precision(), settings.device)
         self._reader = SourceReader(verifier, self._engine)
         if self._engine.stores_weights:
             self._engine.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.build import made_up
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.writer import kernel
-from specdec_plugins.inference import Translation, Translator, load_translator
-from specdec_plugins.inference.writer_backend import MAX_ROWS, writes
+from specdec_plugins.inference import Translation, Translator, load_translator, writer_backend
+from specdec_plugins.inference.writer_backend import MAX_ROWS, WriterGenerator, writes
 
 pytestmark = pytest.mark.skipif(
     kernel.FAMILY is None, reason="the processor has none of the writer's instructions"
@@ -66,6 +67,19 @@ def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path
 )
 def test_the_loop_decodes_the_rest(world: Path, options: dict[str, object]) -> None:
     assert load(world, **options).engine == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("processor", "precision"), [("Zen (avx2)", "float32"), ("Xeon (avx512_vnni)", "int8")]
+)
+def test_the_encoder_is_exact_where_int8_has_seven_bits(
+    processor: str, precision: str, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_backend, "processor_name", lambda: processor)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    generator = load(world).generator
+    assert isinstance(generator, WriterGenerator)
+    assert generator._engine.precision == precision
 
 
 @pytest.mark.parametrize("method", ["forward", "forward_embedding"])

@@ -39,15 +39,15 @@ CEILINGS = {
     "evaluation": 869,
     "files": 318,
     "host": 149,
-    "inference": 1722,
+    "inference": 1762,
     "jobs": 705,
     "models": 940,
     "serve": 485,
     "tasks": 346,
-    "verifiers": 591,
+    "verifiers": 603,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_909
+MAX_WEIGHT = 11_961
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""
@@ -175,7 +175,7 @@ def is_condition(node: ast.expr) -> bool:
 
 def test_one_statement_says_one_thing() -> None:
     """No ``a, b = f(), g()``, no tuple that is packed to be splatted into a call, no product with a
-    condition, and no look at an object's own ``vars``."""
+    condition, no dict of conditions, and no look at an object's own ``vars``."""
     for name, tree in MODULES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
@@ -187,6 +187,8 @@ def test_one_statement_says_one_thing() -> None:
                 assert not any(map(is_condition, (node.left, node.right))), (name, node.lineno)
             if isinstance(node, ast.Call):
                 assert ast.unparse(node) != "vars(self)", (name, node.lineno)
+            if isinstance(node, ast.Dict):
+                assert sum(map(is_condition, node.values)) < 2, (name, node.lineno)
 
 
 def splats(function: ast.FunctionDef) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -150,24 +151,36 @@ def obstacle(settings: Settings) -> str | None:
     """Return why CTranslate2 cannot decode with these settings, or not exactly; None if it can."""
     if find_spec(CTRANSLATE2) is None:
         return f"it is not installed (pip install 'specdec-plugins[{CTRANSLATE2}]')"
+    return next((f"it cannot do {wanted}" for wanted in _beyond_ctranslate2(settings)), None)
+
+
+def _beyond_ctranslate2(settings: Settings) -> Iterator[str]:
+    """Yield what settings ask for that CTranslate2 has not, or not as fairseq has it."""
     import ctranslate2
 
     limits = settings.limits
-    cannot = {
-        "a GPU": torch.device(settings.device).type != "cpu",
-        f"precision {settings.precision}": settings.precision
-        not in ctranslate2.get_supported_compute_types("cpu"),
-        "sampling": settings.rule.draws,
-        "a trace": settings.trace,
-        "a target prefix": settings.target_prefix is not None,
-        "a penalty for unknown words": limits.unkpen != 0,
-        "a repetition penalty": limits.repetition_penalty != 1,
-        "scores that are not normalised": settings.beams > 1 and not limits.normalize_scores,
-        "options of fairseq's search": any(settings.search.values()),
-        "an alignment": settings.print_alignment is not None,
-        "an ensemble": bool(settings.ensemble),
-    }
-    return next((f"it cannot do {name}" for name, asked in cannot.items() if asked), None)
+    if torch.device(settings.device).type != "cpu":
+        yield "a GPU"
+    if settings.precision not in ctranslate2.get_supported_compute_types("cpu"):
+        yield f"precision {settings.precision}"
+    if settings.rule.draws:
+        yield "sampling"
+    if settings.trace:
+        yield "a trace"
+    if settings.target_prefix is not None:
+        yield "a target prefix"
+    if limits.unkpen != 0:
+        yield "a penalty for unknown words"
+    if limits.repetition_penalty != 1:
+        yield "a repetition penalty"
+    if settings.beams > 1 and not limits.normalize_scores:
+        yield "scores that are not normalised"
+    if any(settings.search.values()):
+        yield "options of fairseq's search"
+    if settings.print_alignment is not None:
+        yield "an alignment"
+    if settings.ensemble:
+        yield "an ensemble"
 
 
 class CTranslate2Generator(BatchGenerator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -116,50 +116,62 @@ class Settings(RunOptions):
                 "which would multiply its arithmetic; give --beam 1 without its options"
             )
         self._check_alignment()
-        kind = self.kind
-        strategy = self.strategy
-        controller = self.controller.name
-        penalty = self.limits.repetition_penalty
-        whose = "or generation_config.json's; specdec-translate --repetition-penalty 1 has none"
-        speculates = strategy == "specdec" and not self.searched
-        stock_or_alone = strategy not in TRACED or self.searched
-        of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
-        how = self.search_flag if self.searched else f"--strategy {strategy}"
-        refused = {
-            f"--controller {controller}": not speculates and controller not in ("auto", "constant"),
-            "--sampling": strategy not in TRACED and self.rule.draws,
-            f"--repetition-penalty {penalty} ({whose})": stock_or_alone and penalty != 1,
-            f"--drafts {self.drafts}": self.drafts is not None and strategy != "specdec",
-            "--trace": self.trace and stock_or_alone,
-            f"--nbest {self.nbest} --beam {self.beams}": self.nbest > self.beams,
-            " ".join(of_rule) or self.rule.name: self.searched and not self.rule.lossless,
-        }
-        for flag, is_refused in refused.items():
-            if is_refused:
-                raise ValueError(f"{flag}: does not work with {how}")
-        if kind is not None and not kind.takes(self.controller):
+        how = self.search_flag if self.searched else f"--strategy {self.strategy}"
+        for flag in self._flags_in_vain():
+            raise ValueError(f"{flag}: does not work with {how}")
+        if self.kind is not None and not self.kind.takes(self.controller):
             raise ValueError(
-                f"--controller {controller}: does not work with --drafts {self.drafts_name}, which "
-                "are no trees and have no acceptance head"
+                f"--controller {self.controller.name}: does not work with --drafts "
+                f"{self.drafts_name}, which are no trees and have no acceptance head"
             )
-        of_lines = {
-            "--trace": self.trace,
-            f"--nbest {self.nbest}": self.nbest > 1,
-            f"--print-alignment {self.print_alignment}": self.print_alignment is not None,
-            f"--drafts {self.drafts}": self.drafts_path is not None,
-        }
-        for flag, is_of_lines in of_lines.items():
-            if self.split_sentences and is_of_lines:
+        for flag in self._flags_of_lines():
+            if self.split_sentences:
                 raise ValueError(f"{flag}: does not work with --split-sentences")
-        if (self.has_drafter and not self.path) or (strategy != "drafter" and not self.ar_path):
+        if (self.has_drafter and not self.path) or (
+            self.strategy != "drafter" and not self.ar_path
+        ):
             raise ValueError(
-                f"--strategy {strategy}: lacks a checkpoint; give the verifier's by --AR-path and "
-                "the drafter's by --path, or a pair's folder or a verifier as PAIR"
+                f"--strategy {self.strategy}: lacks a checkpoint; give the verifier's by --AR-path "
+                "and the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
-        if self.ensemble and not (self.searched or strategy == "fairseq"):
+        if self.ensemble and not (self.searched or self.strategy == "fairseq"):
             models = ":".join([str(self.ar_path), *self.ensemble])
             raise ValueError(f"--path {models}: ensembles have beam search alone: --beam 2 or more")
         check_drafter(*self.engines)
+
+    def _flags_in_vain(self) -> Iterator[str]:
+        """Yield the flags that the strategy or beam search does not take."""
+        controller = self.controller.name
+        speculates = self.strategy == "specdec" and not self.searched
+        by_our_loop = self.strategy in TRACED and not self.searched
+        if controller not in ("auto", "constant") and not speculates:
+            yield f"--controller {controller}"
+        if self.rule.draws and self.strategy not in TRACED:
+            yield "--sampling"
+        penalty = self.limits.repetition_penalty
+        if penalty != 1 and not by_our_loop:
+            whose = "or generation_config.json's; specdec-translate --repetition-penalty 1 has none"
+            yield f"--repetition-penalty {penalty} ({whose})"
+        if self.drafts is not None and self.strategy != "specdec":
+            yield f"--drafts {self.drafts}"
+        if self.trace and not by_our_loop:
+            yield "--trace"
+        if self.nbest > self.beams:
+            yield f"--nbest {self.nbest} --beam {self.beams}"
+        if self.searched and not self.rule.lossless:
+            of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
+            yield " ".join(of_rule) or self.rule.name
+
+    def _flags_of_lines(self) -> Iterator[str]:
+        """Yield the flags that need whole lines."""
+        if self.trace:
+            yield "--trace"
+        if self.nbest > 1:
+            yield f"--nbest {self.nbest}"
+        if self.print_alignment is not None:
+            yield f"--print-alignment {self.print_alignment}"
+        if self.drafts_path is not None:
+            yield f"--drafts {self.drafts}"
 
     def _check_alignment(self) -> None:
         """Refuse alignments where no search has fairseq's own model, which knows its attention."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,15 +126,23 @@ def _config_of(verifier: TransformerModelBase, size: int) -> Config:
 
 def _check_network(cfg: Any) -> None:
     """Refuse a network that no M2M-100 has."""
-    needed = {
-        "--share-all-embeddings": cfg.share_all_embeddings,
-        "--encoder-normalize-before": cfg.encoder.normalize_before,
-        "--decoder-normalize-before": cfg.decoder.normalize_before,
-        "positions by formula": not (cfg.encoder.learned_pos or cfg.decoder.learned_pos),
-        "positions": not cfg.no_token_positional_embeddings,
-        "no --layernorm-embedding": not cfg.layernorm_embedding,
-        "another --activation-fn": cfg.activation_fn in NAMES,
-    }
-    missing = [name for name, is_so in needed.items() if not is_so]
-    if missing:
-        raise CheckpointError(f"--to transformers: an M2M-100 has {missing[0]}; the model has not")
+    for name in _lacking(cfg):
+        raise CheckpointError(f"--to transformers: an M2M-100 has {name}; the model has not")
+
+
+def _lacking(cfg: Any) -> Iterator[str]:
+    """Yield what an M2M-100 has and a network has not."""
+    if not cfg.share_all_embeddings:
+        yield "--share-all-embeddings"
+    if not cfg.encoder.normalize_before:
+        yield "--encoder-normalize-before"
+    if not cfg.decoder.normalize_before:
+        yield "--decoder-normalize-before"
+    if cfg.encoder.learned_pos or cfg.decoder.learned_pos:
+        yield "positions by formula"
+    if cfg.no_token_positional_embeddings:
+        yield "positions"
+    if cfg.layernorm_embedding:
+        yield "no --layernorm-embedding"
+    if cfg.activation_fn not in NAMES:
+        yield "another --activation-fn"

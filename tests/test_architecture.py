@@ -31,23 +31,23 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 681,
+    "cli": 689,
     "criterions": 194,
     "data": 43,
     "decoding": 2876,
     "engines": 1062,
     "evaluation": 869,
-    "files": 318,
+    "files": 322,
     "host": 149,
-    "inference": 1762,
+    "inference": 1794,
     "jobs": 705,
     "models": 940,
     "serve": 485,
     "tasks": 346,
-    "verifiers": 603,
+    "verifiers": 609,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 11_961
+MAX_WEIGHT = 12_011
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

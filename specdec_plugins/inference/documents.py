@@ -64,11 +64,10 @@ def html_document(text: str, language: str, split: bool = True) -> Document:
 
     An element with ``translate="no"``, scripts, styles and code stay, too.
     """
-    parser = _Splitter(language, split)
+    parser = _Splitter(text, language, split)
     parser.feed(text)
-    parser.close()
-    parser.end_text()
-    return Document(parser.parts, _escaped)
+    parser.end()
+    return Document(parser.parts, lambda _sentence, translation: _escaped(translation))
 
 
 def subtitle_document(text: str, kind: str) -> Document:
@@ -92,6 +91,7 @@ def subtitle_document(text: str, kind: str) -> Document:
         ) from error
     except webvtt.errors.MalformedFileError as error:
         raise InferenceError(f"is not {kind.upper()}") from error
+    escapes = kind == "vtt"  # SRT has no references to characters
     parts = [""]
     end = 0
     for caption in captions:
@@ -106,9 +106,11 @@ def subtitle_document(text: str, kind: str) -> Document:
                 else:
                     between, *rest = _parts([stretch])
                     parts[-1] += between
-                    parts += map(html.unescape, rest)
+                    if escapes:
+                        rest[::2] = map(html.unescape, rest[::2])
+                    parts += rest
     parts[-1] += text[end:]
-    return Document(parts, _wrapped)
+    return Document(parts, _wrapped_and_escaped if escapes else _wrapped)
 
 
 #: Makes a document of a text in a format; sentences are not divided.
@@ -130,8 +132,12 @@ def _wrapped(subtitle: str, translation: str) -> str:
     return lines.fill(translation)
 
 
-def _escaped(_sentence: str, translation: str) -> str:
-    return html.escape(translation, quote=False)
+def _wrapped_and_escaped(subtitle: str, translation: str) -> str:
+    return _escaped(_wrapped(subtitle, translation))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False)
 
 
 def _parts(stretches: Iterable[str]) -> Iterator[str]:
@@ -170,18 +176,47 @@ def _sentences(language: str, line: str) -> Sequence[str]:
 
 
 class _Splitter(HTMLParser):
-    """Divides HTML into parts. Tags and comments are copied; names of end tags in lower case."""
+    """Divides HTML into texts and markup, which stays as it is written."""
 
-    def __init__(self, language: str, split: bool) -> None:
-        super().__init__(convert_charrefs=False)
+    def __init__(self, source: str, language: str, split: bool) -> None:
+        super().__init__()
+        self._source = source
         self._language = language
         self._split = split
+        self._lines = [0, *(match.end() for match in re.finditer("\n", source))]
         self.parts = [""]
+        #: The index in the source up to which everything is taken.
+        self._taken = 0
+        #: The text since the last tag, as it is written.
         self._text = ""
+        #: True if what comes next in the source is text.
+        self._is_text = False
         #: The open elements within one that stays, the outermost first.
         self._verbatim: list[str] = []
 
-    def end_text(self) -> None:
+    def end(self) -> None:
+        """Take the rest of the source."""
+        self.close()
+        self._take(len(self._source))
+        self._end_text()
+
+    def _begin(self, is_text: bool) -> None:
+        """Begin with a text or with markup where the parser is."""
+        line, column = self.getpos()
+        self._take(self._lines[line - 1] + column)
+        if not is_text:
+            self._end_text()
+        self._is_text = is_text
+
+    def _take(self, end: int) -> None:
+        raw = self._source[self._taken : end]
+        self._taken = end
+        if self._is_text:
+            self._text += raw
+        else:
+            self.parts[-1] += raw
+
+    def _end_text(self) -> None:
         """Divide the text since the last tag."""
         raw = self._text
         self._text = ""
@@ -191,48 +226,38 @@ class _Splitter(HTMLParser):
         text = LINE_END.sub(" ", html.unescape(raw))
         first, *rest = _parts(_stretches(text, self._language, self._split))
         if rest:
-            rest[1::2] = [_escaped("", between) for between in rest[1::2]]
-            self.parts[-1] += _escaped("", first)
+            rest[1::2] = map(_escaped, rest[1::2])
+            self.parts[-1] += _escaped(first)
             self.parts += rest
         else:
             self.parts[-1] += raw
 
-    def _copy(self, raw: str) -> None:
-        self.end_text()
-        self.parts[-1] += raw
-
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._copy(str(self.get_starttag_text()))
+        self._begin(False)
         stays = self._verbatim or tag in VERBATIM or ("translate", "no") in attrs
         if stays and tag not in VOID:
             self._verbatim.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._copy(str(self.get_starttag_text()))
+        self._begin(False)
 
     def handle_endtag(self, tag: str) -> None:
-        self._copy(f"</{tag}>")
+        self._begin(False)
         if tag in self._verbatim:
             # Elements within it that were not closed end, too.
             del self._verbatim[len(self._verbatim) - 1 - self._verbatim[::-1].index(tag) :]
 
     def handle_data(self, data: str) -> None:
-        self._text += data
-
-    def handle_entityref(self, name: str) -> None:
-        self._text += f"&{name};"
-
-    def handle_charref(self, name: str) -> None:
-        self._text += f"&#{name};"
+        self._begin(True)
 
     def handle_comment(self, data: str) -> None:
-        self._copy(f"<!--{data}-->")
+        self._begin(False)
 
     def handle_decl(self, decl: str) -> None:
-        self._copy(f"<!{decl}>")
+        self._begin(False)
 
     def unknown_decl(self, data: str) -> None:
-        self._copy(f"<![{data}]>")
+        self._begin(False)
 
     def handle_pi(self, data: str) -> None:
-        self._copy(f"<?{data}>")
+        self._begin(False)

@@ -63,6 +63,11 @@ def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
         ("<b>1 &lt; 2</b>", "<b>1 &lt; 2</b>"),
         ("<p>\n  a\n  b\n</p>", "<p>\n  A B\n</p>"),
         ("<p>a. B\nc.</p>\n\n\n", "<p>A. B C.</p>\n\n\n"),
+        ("<p>R&D and AT&T</p>Q&A", "<p>R&amp;D AND AT&amp;T</p>Q&amp;A"),
+        ("<PRE >x&y z&#65</Pre >a", "<PRE >x&y z&#65</Pre >A"),
+        ("a<style>p{}\n<p>b</p>", "A<style>p{}\n<p>b</p>"),
+        ("<math><![CDATA[1]]></math>a", "<math><![CDATA[1]]></math>A"),
+        ("<?xml a?>b < c", "<?xml a?>B &lt; C"),
     ],
 )
 def test_tags_stay(text: str, expected: str) -> None:
@@ -137,6 +142,16 @@ def test_texts_of_subtitles(kind: str, template: str, texts: list[str]) -> None:
     assert document.joined(numbers) == template % tuple(wrapped)
 
 
+def test_references_of_webvtt_are_written_again() -> None:
+    """SRT has none."""
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    text = VTT % ("1 &lt; a &lt;b&gt;", "c &amp; d", "e")
+    document = FORMATS["vtt"](text)
+    assert document.sentences == ["1 < a <b>", "c & d", "e"]
+    assert document.joined(document.sentences) == text
+    assert FORMATS["srt"](SRT % ("a &amp; b", *"cde")).sentences[0] == "a &amp; b"
+
+
 @pytest.mark.parametrize("kind", ["srt", "vtt"])
 def test_files_that_are_no_subtitles(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
@@ -194,7 +209,10 @@ def test_the_first_unknown_word_of_sentences_is_named_once(
         assert "line 2: the dictionary lacks" in record.getMessage()
 
 
-@pytest.mark.parametrize("options", [{"trace": True}, {"drafts": "texts"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"trace": True}, {"drafts": "texts"}, {"search_options": {"constraints": "ordered"}}],
+)
 def test_what_is_of_whole_lines_is_refused(options: dict[str, object], world: Path) -> None:
     with pytest.raises(ValueError, match="--split-sentences"):
         make_settings(world, split_sentences=True, **options)

@@ -29,6 +29,11 @@ class Line:
     max_length: int | None = None
 
 
+def without_surrogates(text: str) -> str:
+    """Return a text whose pairs of surrogates are characters, and whose lone ones are U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def may_be_file(path: str | os.PathLike[str]) -> bool:
     """Return whether an output is an ordinary file, or will be one."""
     return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))

@@ -27,7 +27,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.target_prefix import FREE
 from specdec_plugins.decoding.text_drafting import DRAFTS
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import Line
+from specdec_plugins.files.lines import Line, without_surrogates
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import BatchGenerator
 from specdec_plugins.inference.documents import Document, plain_document
@@ -157,8 +157,6 @@ class Translator:
             ValueError: there are not as many prefixes or drafts as lines.
             InferenceError: a line that cannot be decoded so, after all lines before it.
         """
-        if isinstance(lines, str):
-            raise TypeError("lines: is one string; give a list of them")
         source = _numbered(lines)
         if isinstance(target_prefix, str):
             source = (replace(line, target_prefix=target_prefix) for line in source)
@@ -199,6 +197,7 @@ class Translator:
                 where the settings' own rule holds.
 
         Raises:
+            TypeError: ``lines`` is one string.
             ValueError: there are not as many lengths as lines, or beam search would need several;
                 the settings split lines into sentences, which :meth:`translate` does.
         """
@@ -406,9 +405,13 @@ class Translator:
 
 
 def _numbered(lines: Iterable[Line | str]) -> Iterator[Line]:
-    """Yield lines, the strings among them by their number from 1."""
-    for number, line in enumerate(lines, start=1):
-        yield line if isinstance(line, Line) else Line(number, line)
+    """Return lines, the strings among them by their number from 1."""
+    if isinstance(lines, str):
+        raise TypeError("lines: is one string; give a list of them")
+    return (
+        line if isinstance(line, Line) else Line(number, without_surrogates(line))
+        for number, line in enumerate(lines, start=1)
+    )
 
 
 def _good(results: Iterable[Translation | InferenceError]) -> Iterator[Translation]:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
+from specdec_plugins.files.lines import without_surrogates
 from specdec_plugins.inference.documents import LINE_END
 from specdec_plugins.serve.workers import Direction
 
@@ -97,7 +98,7 @@ def fields_of(body: bytes, content_type: str) -> Fields:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
         text = json.dumps(json.loads(body), ensure_ascii=False)
-        fields = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        fields = json.loads(without_surrogates(text))
         if not isinstance(fields, dict):
             raise ValueError("no object")
         return fields

@@ -182,6 +182,17 @@ def test_limits_of_a_generator_cannot_be_set(strategy: str, world: Path) -> None
         generator.limits = GenerationLimits(max_len_b=2)
 
 
+def test_lone_surrogates_are_unknown(world: Path) -> None:
+    """As U+FFFD is, also where sentences are told apart, by what takes none."""
+    split = {"split_sentences": True, "source_lang": "en", "target_lang": "de"}
+    for options in (split, {}):
+        translator = load_translator(make_settings(world, **options))
+        found = list(translator.translate(["w1 \ud800"]))
+        assert found == list(translator.translate(["w1 \ufffd"]))
+    with pytest.raises(TypeError, match="one string"):
+        translator.translate_batch("w1")
+
+
 def test_a_bad_line_is_one_result(world: Path) -> None:
     """Of a batch of programs; ``translate`` raises it when it comes to it."""
     limits = GenerationLimits(max_len_a=1, max_len_b=0, min_len=5)

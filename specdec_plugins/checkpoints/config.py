@@ -47,7 +47,7 @@ ALIGNMENT = {"alignment_heads": int, "alignment_layer": int, "full_context_align
 # Options of training only, among them files.
 LEFT_OUT = (
     *("encoder_embed_path", "decoder_embed_path", "init_encoder_from", "decoder_layerdrop"),
-    "mask_token",
+    *("mask_token", "langtoks_main"),
 )
 # Saved for every Transformer, whatever the architecture's name.
 SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")

@@ -64,6 +64,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args.reference = args.reference or [None] * len(args.input_path)
     if len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
+    if (args.strategy, args.controller) != ("specdec", "auto"):
+        parser.error("--strategy, --controller: are said by --systems, such as AR or tree")
+    if args.warmup < 0:
+        parser.error(f"--warmup {args.warmup}: must be at least 0")
     return args
 
 

@@ -69,6 +69,8 @@ def main(argv: Sequence[str]) -> None:
         "--trace": args.trace,
         "--stats-json": args.stats_json,
     }
+    if args.stats_json == STANDARD:
+        raise InferenceError("--stats-json -: cannot go to standard output; name a file")
     check_run(
         settings,
         [*outputs.items(), ("the file for --resume,", resume_path(args.output_path))],
@@ -142,17 +144,9 @@ def _report(args: argparse.Namespace, translator: Translator, done: int, works: 
 
 def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
     """Translate the texts of a whole file, of which all else stays."""
-    refused = {
-        "--resume": args.resume,
-        "--trace": args.trace,
-        "--drafts": args.drafts,
-        "--stats": args.stats,
-        "--stats-json": args.stats_json,
-        "--nbest": settings.nbest > 1,
-    }
-    for flag, is_refused in refused.items():
-        if is_refused:
-            raise ValueError(f"{flag}: does not work with --format {args.format}")
+    of_runs = {"--resume": args.resume, "--stats": args.stats, "--stats-json": args.stats_json}
+    for flag in [*(flag for flag, value in of_runs.items() if value), *settings.flags_of_lines()]:
+        raise ValueError(f"{flag}: does not work with --format {args.format}")
     if args.input_path == STANDARD:
         name = "standard input"
         data = sys.stdin.buffer.read()

@@ -67,6 +67,12 @@ def main(argv: Sequence[str]) -> None:
     args.batch = sizes[0]
     args.cpu = True
     settings = make_settings(args)
+    if not settings.follows_tables:
+        raise ValueError(
+            "no run follows a table with one of these flags; give no --strategy but AR, no "
+            "--AR-backend, --controller, --drafts, --beam, --beta, --tau, --sampling, nor options "
+            "of beam search"
+        )
     choose_threads()
     threads = torch.get_num_threads()
     key = describe(settings, threads)

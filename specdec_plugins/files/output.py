@@ -109,6 +109,8 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
     for name, path in outputs:
         if path is None:
             continue
+        if not path:
+            raise InferenceError(f"{name}: names no file")
         identity = _identity(path, 1)
         if identity is not None and identity in taken:
             raise InferenceError(f"{name} {path}: is the same file as {taken[identity]}")

@@ -173,8 +173,17 @@ def _beyond_ctranslate2(settings: Settings) -> Iterator[str]:
         yield "a penalty for unknown words"
     if limits.repetition_penalty != 1:
         yield "a repetition penalty"
+    if not (limits.max_len_a or limits.max_len_b):
+        yield "empty outputs"
+    yield from _beyond_its_beams(settings)
+
+
+def _beyond_its_beams(settings: Settings) -> Iterator[str]:
+    limits = settings.limits
     if settings.beams > 1 and not limits.normalize_scores:
         yield "scores that are not normalised"
+    if settings.beams > 1 and limits.temperature != 1:
+        yield "a temperature"
     if any(settings.search.values()):
         yield "options of fairseq's search"
     if settings.print_alignment is not None:

@@ -124,7 +124,7 @@ class Settings(RunOptions):
                 f"--controller {self.controller.name}: does not work with --drafts "
                 f"{self.drafts_name}, which are no trees and have no acceptance head"
             )
-        for flag in self._flags_of_lines():
+        for flag in self.flags_of_lines():
             if self.split_sentences:
                 raise ValueError(f"{flag}: does not work with --split-sentences")
         if (self.has_drafter and not self.path) or (
@@ -162,7 +162,7 @@ class Settings(RunOptions):
             of_rule = [f"--{name} {value}" for name, value in self.rule.values.items()]
             yield " ".join(of_rule) or self.rule.name
 
-    def _flags_of_lines(self) -> Iterator[str]:
+    def flags_of_lines(self) -> Iterator[str]:
         """Yield the flags that need whole lines."""
         if self.trace:
             yield "--trace"
@@ -172,6 +172,8 @@ class Settings(RunOptions):
             yield f"--print-alignment {self.print_alignment}"
         if self.drafts_path is not None:
             yield f"--drafts {self.drafts}"
+        if self.search_options.get("constraints"):
+            yield "--constraints"
 
     def _check_alignment(self) -> None:
         """Refuse alignments where no search has fairseq's own model, which knows its attention."""
@@ -259,6 +261,12 @@ class Settings(RunOptions):
             and (self.drafts is None or not self.path)
             and self.strict_on_cpu
         )
+
+    @property
+    def follows_tables(self) -> bool:
+        """True if a run decodes as specdec-tune has found to be the fastest."""
+        greedy = self.strategy == "AR" and self.ar_backend == "auto" and self.strict_on_cpu
+        return self.leaves_drafts_open or greedy
 
     @property
     def strict_on_cpu(self) -> bool:

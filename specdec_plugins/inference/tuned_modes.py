@@ -144,8 +144,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     Args:
         threads: that are to decode; None is torch's number.
     """
-    greedy = settings.strategy == "AR" and settings.ar_backend == "auto" and settings.strict_on_cpu
-    if not (settings.leaves_drafts_open or greedy) or not (cache_folder() / "modes").is_dir():
+    if not settings.follows_tables or not (cache_folder() / "modes").is_dir():
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     if table is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ from specdec_plugins.verifiers.generation import GENERATION, Generation
 from specdec_plugins.verifiers.m2m import M2M
 from specdec_plugins.verifiers.network import SHARED
 
+logger = logging.getLogger(__name__)
+
+#: Marian's target languages among the tokens of its source.
+CODE = re.compile(">>.+<<")
 #: transformers' names of fairseq's activations.
 NAMES = {name: other for other, name in ACTIVATIONS.items()}
 #: Weights that an M2M-100 has not, or has as the shared table.
@@ -42,6 +47,14 @@ def write_dictionaries(folder: Location, target: Path, languages: Sequence[str])
     if family.saved is not None:
         raise CheckpointError(
             f"{folder}: fairseq does not segment by tokenizer.json; add its other files of text"
+        )
+    codes = [symbol for symbol in family.tokens("source") if CODE.fullmatch(symbol)]
+    if codes:
+        logger.warning(
+            "%s: lines begin with a target language such as %s, which fairseq's segmentation "
+            "takes apart; translate by the folder",
+            folder,
+            codes[0],
         )
     files = {}
     for side, language in zip(("source", "target"), languages):

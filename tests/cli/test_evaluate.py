@@ -126,6 +126,9 @@ def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
         "--reference in.ref in.ref",
         "--baseline oracle",
         "--AR-path drafter.pt",
+        "--strategy AR",
+        "--controller tree",
+        "--warmup -1",
     ],
 )
 def test_bad_input(run: Evaluate, tmp_path: Path, flags: str) -> None:

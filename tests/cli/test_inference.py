@@ -166,9 +166,13 @@ def test_subtitles(
     assert (tmp_path / "out.txt").read_bytes() == output.encode()
     assert run("--format", "srt", "--quiet", input_path=str(path), output_path="-") == 0
     assert capfd.readouterr().out == output
-    for flags in ("--resume", "--stats", "--nbest 2 --strategy fairseq"):
+    assert run("--format", "srt", "--quiet", "--drafts", "source", input_path=str(path)) == 0
+    search = "--strategy fairseq"
+    for flags in ("--resume", "--stats", f"--nbest 2 {search}", f"--constraints {search}"):
         assert run("--format", "srt", *flags.split(), input_path=str(path)) == 2
-        assert f"{flags.split()[0]}: does not work with --format srt" in one_error(capfd)
+        error = one_error(capfd)
+        assert flags.split()[0] in error
+        assert "does not work with --format srt" in error
     path.write_bytes(b"no subtitles\n")
     assert run("--format", "srt", input_path=str(path)) == 1
     assert f"{path}: is not SRT" in one_error(capfd)
@@ -253,6 +257,8 @@ def test_what_was_chosen_is_reported(
         ("--output-path nowhere/out", 1, "nowhere"),
         ("--output-path - --resume", 1, "--resume"),
         ("--trace -", 1, "--trace -"),
+        ("--trace=", 1, "--trace: names no file"),
+        ("--stats-json -", 1, "--stats-json -"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -32,6 +32,7 @@ from specdec_plugins.inference.tuned_modes import (
     table_path,
 )
 from specdec_plugins.inference.writer_backend import MAX_ROWS
+from specdec_plugins.machine import cache_folder
 
 Keep = Callable[..., Table]
 TREES = [f"tree@tree_nodes={size}" for size in (4, 6, 8, 12)]
@@ -149,6 +150,14 @@ def test_what_decodes_in_a_stored_modes_place_is_checked(
     keep(*stored, **describe(replace(settings, precision=precision), 1))
     assert tune.main([str(pair), "--cpu", "--check", "--max-len-b", "8", *flags.split()]) == 0
     assert f"Stored: {compared}, " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags", ["--beam 3", "--strategy fairseq", "--controller tree", "--sampling", "--beta 3"]
+)
+def test_what_follows_no_table_is_not_timed(flags: str, pair: Path, settings: Settings) -> None:
+    assert tune.main([str(pair), *flags.split()]) == 2
+    assert not cache_folder().joinpath("modes").exists()
 
 
 def test_blank_lines_are_not_timed() -> None:

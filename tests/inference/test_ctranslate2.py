@@ -86,6 +86,8 @@ def test_its_beams(folder: Path) -> None:
 CANNOT: list[dict[str, Any]] = [
     {"beam": 3, "limits": GenerationLimits(normalize_scores=False)},
     {"beam": 3, "search_options": {"no_repeat_ngram_size": 2}},
+    {"beam": 3, "limits": GenerationLimits(temperature=2.0)},
+    {"limits": GenerationLimits(max_len_b=0, min_len=0)},
     {"precision": "float64"},
     {"trace": True},
     {"limits": GenerationLimits(unkpen=1.0)},

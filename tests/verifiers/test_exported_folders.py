@@ -84,8 +84,12 @@ def test_stock_fairseq_loads_it(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
-    """It gives the same words, by text that is segmented by the model beside it."""
+def test_the_checkpoint_is_the_folder(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gives the same words, by text that is segmented by the model beside it; but for Marian's
+    codes of languages, which are named."""
+    caplog.set_level("WARNING")
     folder, path = tmp_path / "folder", tmp_path / "out" / "verifier.pt"
     path.parent.mkdir()
     make, pair = FAMILIES[kind]
@@ -98,6 +102,8 @@ def test_the_checkpoint_is_the_folder(kind: str, tmp_path: Path) -> None:
     for line in LINES:
         assert first.codec.segment(line) == second.codec.segment(line)
     assert tokens(whole, LINES) == tokens(settings, LINES)
+    assert ("a target language such as >>deu<<" in caplog.text) == (kind == "marian")
+    assert "unknown fields" not in caplog.text
     options = family_of(folder).segmentation
     files = {n: str(path.parent / name) for n, name in options.items() if "_" in n}
     stock = encoders.build_bpe(Namespace(bpe=options["bpe"], **files))

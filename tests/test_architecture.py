@@ -35,7 +35,7 @@ CEILINGS = {
     "criterions": 194,
     "data": 43,
     "decoding": 2876,
-    "engines": 1062,
+    "engines": 1073,
     "evaluation": 869,
     "files": 322,
     "host": 149,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 609,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_011
+MAX_WEIGHT = 12_022
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -32,7 +32,7 @@ MARGIN = 2.0
 #: Rows of weights that are multiplied at once.
 ROWS = 4
 #: Activations by the names of their functions.
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "silu", "gelu_accurate")
 #: The smallest of the largest number of a row or an input that is not taken for zero.
 ZERO = 1e-12
 
@@ -86,9 +86,12 @@ class Model(NamedTuple):
     screen_scales: Floats
     #: ``(tokens,)`` added to logits; minus infinity bans a token.
     token_biases: Floats
-    #: ``(tokens, channels)``
+    #: ``(tokens, width)``
     output: Floats
+    #: ``(tokens, channels)``
     embeddings: Floats
+    #: ``(width, channels)`` what is applied before it, where its width is another; else empty.
+    projection: Floats
     #: ``(length, channels)`` embeddings of positions; empty if there are none.
     positions: Floats
     pad: int
@@ -115,7 +118,7 @@ class Scratch(NamedTuple):
     codes: NDArray[np.int8]
     weights: Floats
     logits: Floats
-    #: ``(length, channels)`` the decoder's state of each token that was read.
+    #: ``(length, width)`` what the output projection reads of each token.
     states: Floats
 
 
@@ -315,6 +318,9 @@ def _activate(x: Floats, activation: int) -> None:
     for i in range(len(x)):
         if activation == 1:
             x[i] *= np.float32(0.5 + 0.5 * math.erf(x[i] * math.sqrt(0.5)))
+        elif activation == 3:  # Hendrycks and Gimpel (2016)
+            inner = math.sqrt(2 / math.pi) * (x[i] + 0.044715 * x[i] * x[i] * x[i])
+            x[i] *= np.float32(0.5 + 0.5 * math.tanh(inner))
         else:
             x[i] /= np.float32(1 + math.exp(-x[i]))
 
@@ -448,12 +454,17 @@ def write(
             _normalise(model, len(model.norms) - 2, x, scratch.normed)
         else:
             scratch.normed[:] = x
-        scratch.states[position] = scratch.normed
+        state = scratch.states[position]
+        if len(model.projection):
+            for i in range(len(state)):
+                state[i] = (model.projection[i] * scratch.normed).sum()
+        else:
+            state[:] = scratch.normed
         after = position + 1
         if after < known:
             continue
         banned = model.eos if after < may_end else model.pad
-        tokens[after], probabilities[after] = _choose(model, scratch.normed, banned, scratch)
+        tokens[after], probabilities[after] = _choose(model, state, banned, scratch)
         if tokens[after] == model.eos:
             return after + 1
     return len(tokens)

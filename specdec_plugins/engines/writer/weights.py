@@ -33,7 +33,7 @@ def obstacle(decoder: Any) -> str | None:
     """Return the reason why the writer cannot run a decoder."""
     if FAMILY is None:
         return "the processor has none of its instructions"
-    if decoder.project_in_dim is not None or decoder.project_out_dim is not None:
+    if decoder.project_in_dim is not None:
         return "embeddings have another width than layers"
     if type(decoder.output_projection) is not nn.Linear or decoder.quant_noise is not None:
         return "the output projection or the embedding is quantised or composed"
@@ -72,6 +72,7 @@ def model_of(
     # Each begins where the one before ends.
     begins = np.cumsum(sizes, 0) - sizes
     output = decoder.output_projection
+    projection = decoder.project_out_dim  # which has no bias
     screen, screen_scales = _in_4_bits(output.weight.float())
     token_biases = torch.full([len(screen)], -np.inf)
     token_biases[: output.out_features] = 0 if output.bias is None else output.bias
@@ -95,6 +96,7 @@ def model_of(
         token_biases=token_biases.numpy(),
         output=_array(output.weight),
         embeddings=_array(decoder.embed_tokens.weight),
+        projection=_array(torch.empty(0, channels) if projection is None else projection.weight),
         positions=_array(table),
         pad=pad,
         eos=eos,

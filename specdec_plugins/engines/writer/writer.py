@@ -109,7 +109,7 @@ class Writer:
     def scratch(self, length: int) -> kernel.Scratch:
         """Return memory for sentences of a ``length``, target or source."""
         model = self.model
-        channels = model.embeddings.shape[1]
+        channels = model.norms.shape[2]
         widest = max(3 * channels, model.inner) + kernel.ROWS
         columns = int(model.products[:, 3].max())
         return kernel.Scratch(
@@ -120,7 +120,7 @@ class Writer:
             codes=np.zeros(columns + 2 * model.screen.shape[1], np.int8),
             weights=np.zeros(length, np.float32),
             logits=np.zeros(len(model.screen), np.float32),
-            states=np.empty((length, channels), np.float32),
+            states=np.empty((length, model.output.shape[1]), np.float32),
         )
 
     def _check(self, decoder: Any, layers: Sequence[DecoderLayerRunner]) -> None:
@@ -147,7 +147,7 @@ class Writer:
         if not (state - expected).norm() <= TOLERATED * expected.norm():  # NaN, too
             raise RuntimeError("its states are not PyTorch's")
 
-        output = torch.from_numpy(self.model.output)  # (tokens, channels)
+        output = torch.from_numpy(self.model.output)  # (tokens, width)
         biases = torch.from_numpy(self.model.token_biases)[: len(output)]
         logits = state @ output.T + biases
         best = logits.amax(1)
@@ -172,7 +172,8 @@ class Sentence:
         #: The number of first tokens whose keys and values are cached.
         self._cached = 0
         self._scratch = writer.scratch(max(length + 1, self._memory.shape[3]))
-        #: ``(n, channels)`` the decoder's state before each token; later rows are not filled.
+        #: ``(n, width)`` what the output projection reads before each token; later rows are not
+        #: filled.
         self.states = self._scratch.states
 
     def unread(self, committed: Sequence[int]) -> int:
@@ -240,7 +241,7 @@ def _states(
     tokens: Tensor,
     memory: Tensor,
 ) -> Tensor:
-    """Return PyTorch's states ``(n, channels)`` of ``tokens`` ``(1, n)``."""
+    """Return PyTorch's states ``(n, width)`` of ``tokens`` ``(1, n)``."""
     count = tokens.size(1)
     x = decoder.embed_scale * decoder.embed_tokens(tokens)
     table = position_table(decoder.embed_positions, count, decoder.padding_idx)
@@ -254,4 +255,6 @@ def _states(
         x = layer(x, among_themselves(mask, layer.layer.self_attn), source, None)
     if decoder.layer_norm is not None:
         x = decoder.layer_norm(x)
+    if decoder.project_out_dim is not None:
+        x = decoder.project_out_dim(x)
     return x[0]

@@ -173,8 +173,6 @@ def _beyond_ctranslate2(settings: Settings) -> Iterator[str]:
         yield "a penalty for unknown words"
     if limits.repetition_penalty != 1:
         yield "a repetition penalty"
-    if not (limits.max_len_a or limits.max_len_b):
-        yield "empty outputs"
     yield from _beyond_its_beams(settings)
 
 
@@ -238,8 +236,8 @@ class CTranslate2Generator(BatchGenerator):
             beam_size=self._beams,
             num_hypotheses=self._beams,
             length_penalty=self._limits.lenpen,
-            # It knows one limit of a batch: rows that have a lower one are cut below.
-            max_decoding_length=max(longest),
+            # It knows one limit of a batch, at least 1: rows that have a lower one are cut below.
+            max_decoding_length=max(1, *longest),
             min_decoding_length=self._limits.min_len,
             max_input_length=0,
             suppress_sequences=[[self._codec.target[self._codec.target.pad()]]],

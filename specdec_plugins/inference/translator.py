@@ -191,8 +191,9 @@ class Translator:
             on_piece: is called with the index of a line and a piece of its output as soon as a step
                 has committed it; the pieces of a line together are its text. An ``InferenceError``
                 that it raises ends this line alone, whose result it is; whatever else it raises
-                ends all lines that have not ended, and is raised here. The writer, CTranslate2 and
-                fairseq's search show no steps, so that a line has one piece.
+                ends all lines that have not ended, and is raised here (an ``AssertionError`` or
+                ``IndexError``, which would be taken for the model's, as a ``RuntimeError``). A line
+                has one piece where no steps are seen: by the writer, CTranslate2, fairseq's search.
             max_lengths: the largest number of tokens of each line's output, EOS not counted; None
                 where the settings' own rule holds.
 

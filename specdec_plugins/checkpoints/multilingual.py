@@ -228,7 +228,7 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     for dictionary in (task.source_dictionary, task.target_dictionary):
         multilingual.augment(dictionary)
     try:
-        task.language_tokens = multilingual.tokens(task)
+        tokens = multilingual.tokens(task)
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    task.multilingual = multilingual
+    task.set_languages(multilingual, tokens)

@@ -9,7 +9,6 @@ probabilities of single tokens and of survival (their running product).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
@@ -48,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
         predictions = trained.predict(args.subset)
         temperature, bias = calibration.fit_calibration(predictions)
         head = trained.head
-        head.settings = replace(head.settings, temperature=temperature, bias=bias)
+        head.calibrate(temperature, bias)
         size = save_head(args.output, head)
         calibrated = predictions.at(temperature, bias)
         if args.plot:

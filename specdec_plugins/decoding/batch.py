@@ -165,6 +165,10 @@ class Batch(Rows):
         self._on_device = None
         return self.append(accepted, scores.tolist(), draft.drafted, called)
 
+    def plan(self, draft_lengths: list[int]) -> None:
+        """Set the draft lengths of the next step."""
+        self.draft_lengths = draft_lengths
+
     def _ended(self) -> list[bool]:
         stopped = map(ge, self.lengths, self.stops)
         return list(map(or_, super()._ended(), stopped))

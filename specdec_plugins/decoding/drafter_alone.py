@@ -103,7 +103,7 @@ class DrafterAlone:
             forced = batch.forced_tokens()
             result = self._commit(batch, forced, torch.zeros(forced.tokens.shape))
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
-        batch.draft_lengths = [self.block_size] * len(batch.rows)
+        batch.plan([self.block_size] * len(batch.rows))
         return batch
 
     def _steps(self, batch: Batch, clock: Clock) -> Iterator[tuple[StepResult, None]]:

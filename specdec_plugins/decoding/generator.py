@@ -219,7 +219,7 @@ class SpeculativeGenerator:
         # Before the controller is asked for its longest draft.
         lengths = controller.first_lengths(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)
-        batch.draft_lengths = lengths
+        batch.plan(lengths)
         with clock.phase("encode"):
             if encoder_out is None:
                 encoder_out = self._verifier.encode(source, net_input["src_lengths"])

@@ -68,7 +68,7 @@ class Loop:
 
             drafting.observe(result)
             with clock.phase("control"):
-                batch.draft_lengths = controller.next_lengths(result)
+                batch.plan(controller.next_lengths(result))
             if any(result.finished):
                 batch.select(result.kept)
                 if batch.rows:

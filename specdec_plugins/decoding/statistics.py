@@ -97,6 +97,22 @@ class DecodingStatistics(Observer):
         for count in result.accepted:
             self.acceptance_histogram[count] += 1
 
+    def undrafted(self, sentences: int, tokens: int, forced: int, seconds: float) -> None:
+        """Count a batch that was decoded without drafts, a step a token.
+
+        Args:
+            tokens: of all sentences, EOS and the ``forced`` ones included.
+            seconds: until the last sentence was finished.
+        """
+        self.total_seconds += seconds
+        self.sentences += sentences
+        self.latencies.extend([seconds] * sentences)
+        self.forced_tokens += forced
+        self.committed_tokens += tokens - forced
+        self.steps += tokens
+        self.verifier_calls += tokens
+        self.acceptance_histogram = [self.steps]
+
     def __str__(self) -> str:
         seconds = self.total_seconds
         sentences = counted(self.sentences, "sentence")

@@ -86,7 +86,7 @@ class OnnxRuntimeEngine(Engine):
         self._run_by(OnnxRuntimeEngine.name, self._precision)
         for item in step.projections:
             self._layers += item.layers
-            item.weight = item.bias = None
+            item.release()
         return run
 
     def load(self, step: Step) -> Run:

@@ -155,7 +155,7 @@ class Trial:
     def _pass(self, mode: str, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._loaded(mode, batch)]
-        translator.settings = replace(translator.settings, batch=batch)
+        translator.in_batches_of(batch)
         generator = translator.generator
         k = translator.settings.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:

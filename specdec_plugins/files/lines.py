@@ -129,6 +129,10 @@ class OutputLines:
             with suppress(FileNotFoundError), open(path, "rb") as file:
                 self.done = sum(line.endswith(b"\n") for line in file)
 
+    def keep(self, lines: int) -> None:
+        """Let only the first lines stay."""
+        self.done = lines
+
     def __enter__(self) -> OutputLines:
         """Begin to write: after the lines that stay, and over everything else."""
         mode = "wb"

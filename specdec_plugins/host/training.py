@@ -61,6 +61,12 @@ class WholePairs(LanguagePairDataset):
     #: Masked slots that are computed with each sentence; ``--max-tokens`` counts them too.
     slots = 0
 
+    @classmethod
+    def adopt(cls, pairs: LanguagePairDataset, slots: int) -> None:
+        """Make such a dataset of fairseq's, whose function takes no other class."""
+        pairs.__class__ = cls
+        pairs.slots = slots
+
     def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens of n sentences, ``(n,)``, each of its longer side, for
         ``--max-tokens``."""

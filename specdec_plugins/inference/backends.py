@@ -75,21 +75,13 @@ class BatchGenerator:
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
-        statistics = self.statistics
         start = time.perf_counter()
         rows = self.decode(sample, prefix_tokens, bos_token)
         wait_for(sample["net_input"]["src_tokens"].device)
         seconds = time.perf_counter() - start
         tokens = sum(len(row[0]["tokens"]) for row in rows)
         forced = sum(row[0].get("forced", 0) for row in rows)
-        statistics.total_seconds += seconds
-        statistics.sentences += len(rows)
-        statistics.latencies.extend([seconds] * len(rows))
-        statistics.forced_tokens += forced
-        statistics.committed_tokens += tokens - forced
-        statistics.steps += tokens
-        statistics.verifier_calls += tokens
-        statistics.acceptance_histogram = [statistics.steps]
+        self.statistics.undrafted(len(rows), tokens, forced, seconds)
         return rows
 
     def decode(

@@ -132,6 +132,10 @@ class Translator:
         """Counters since construction."""
         return self.generator.statistics
 
+    def in_batches_of(self, sentences: int) -> None:
+        """Decode so many sentences together from now on."""
+        self.settings = replace(self.settings, batch=sentences)
+
     def translate(
         self,
         lines: Iterable[Line | str],

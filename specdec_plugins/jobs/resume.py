@@ -79,7 +79,7 @@ class Resume:
         """
         if self._output.done and self._output.done == lines.total():
             return False
-        self._output.done -= self._output.done % window
+        self._output.keep(self._output.done // window * window)
         for _ in islice(lines, self._output.done):
             pass
         lines.check()
@@ -88,7 +88,7 @@ class Resume:
     def write(self, results: Iterable[Translation], trace: OutputLines | None) -> None:
         """Write each translation as soon as it is known, its trace first."""
         if trace is not None:
-            trace.done = self._output.done
+            trace.keep(self._output.done)
         with self._output, trace or nullcontext():
             # The output is open by now, so that nothing of an earlier run is there.
             if self._path is not None and not self._output.done:

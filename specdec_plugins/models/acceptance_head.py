@@ -10,7 +10,7 @@ none, since a weighted sum of the states predicts as well.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 import msgspec
@@ -107,6 +107,10 @@ class AcceptanceHead(nn.Module):
         self.out = nn.Linear(channels, 1)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
+
+    def calibrate(self, temperature: float, bias: float) -> None:
+        """Set the temperature and the bias of its probabilities."""
+        self.settings = replace(self.settings, temperature=temperature, bias=bias)
 
     def logits(self, states: Tensor, confidences: Tensor) -> Tensor:
         """Return ``(…, slots)`` log-odds, before temperature and bias.

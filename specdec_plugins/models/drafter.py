@@ -90,6 +90,10 @@ class Drafter(BaseFairseqModel):
         # In a tuple, so that it is no submodule: its weights are neither trained nor saved.
         self._verifier: tuple[TransformerModelBase] | tuple[()] = ()
 
+    def begin_with(self, token: int) -> None:
+        """Let targets begin with the token of a language."""
+        self.begin = token
+
     @staticmethod
     def check_task(task: FairseqTask) -> None:
         """Refuse a task that cannot generate with a drafter."""

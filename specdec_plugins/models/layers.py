@@ -64,6 +64,10 @@ class Projection:
     def run_by(self, run: Map) -> None:
         """Let an engine compute it, which stores the weights in another form."""
         self._run = run
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the weights, which whatever runs it has by now."""
         self.weight = None
         self.bias = None
 

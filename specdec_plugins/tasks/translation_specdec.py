@@ -78,6 +78,11 @@ class TranslationSpecdecTask(TranslationTask):
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
 
+    def set_languages(self, languages: Multilingual, tokens: LanguageTokens) -> None:
+        """Set the languages of the models, and the tokens of this direction."""
+        self.multilingual = languages
+        self.language_tokens = tokens
+
     @cached_property
     def verifier(self) -> TransformerModelBase | None:
         """The frozen verifier of ``--AR-path``, if there is one."""
@@ -91,7 +96,7 @@ class TranslationSpecdecTask(TranslationTask):
     def _joined(self, drafter: Drafter, verifier: TransformerModelBase | None) -> Drafter:
         """Let a drafter's targets begin as the verifier's do, and attach it."""
         if self.language_tokens.begin is not None:
-            drafter.begin = self.language_tokens.begin
+            drafter.begin_with(self.language_tokens.begin)
         if verifier is not None:
             pair.check_pair(drafter, verifier)
         return drafter
@@ -152,9 +157,7 @@ class TranslationSpecdecTask(TranslationTask):
         batches count the slots of blocks, too."""
         super().load_dataset(split, *args, **kwargs)
         pairs = self.datasets[split]
-        # fairseq's function takes no other class.
-        pairs.__class__ = WholePairs
-        pairs.slots = self._slots
+        WholePairs.adopt(pairs, self._slots)
         add_languages(pairs, self.language_tokens)
 
     def build_dataset_for_inference(self, *args: object, **kwargs: object) -> FairseqDataset:

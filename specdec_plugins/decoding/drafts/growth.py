@@ -80,7 +80,8 @@ def _grow(lattice: HostLattice, bounds: tuple[int, int, int, int], tree: Tree) -
             gain[node] = offers[parent]
             depths[node] = depths[parent] + 1
             parents[node - 1] = parent
-            ancestors[node] |= ancestors[parent]
+            for other in range(node):
+                ancestors[node, other] |= ancestors[parent, other]
             tokens[node - 1] = candidates[begin + depths[parent], cells[node]]
             expected += math.exp(gain[node])
             chances[parent, cells[node]] = -np.inf

@@ -267,6 +267,22 @@ def _multiply(model: Model, index: int, x: Floats, scratch: Scratch, y: Floats) 
             y[row + i] = value + model.biases[at]
 
 
+# Loops in place of numpy's expressions over two arrays: numba compiles the text of an error about
+# their shapes for each, which took three fifths of the time.
+@_fast
+def _copy(x: Floats, y: Floats) -> None:
+    for i in range(len(x)):
+        y[i] = x[i]
+
+
+@_fast
+def _dot(x: Floats, y: Floats) -> Any:
+    total = np.float32(0)
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
 @_fast
 def _normalise(model: Model, index: int, x: Floats, y: Floats) -> None:
     """Fill ``y`` with a layer norm of ``x``, which may be the same."""
@@ -312,11 +328,11 @@ def _attend(
 @_fast
 def _activate(x: Floats, activation: int) -> None:
     """Apply one of :data:`ACTIVATIONS` in place."""
-    if activation == 0:
-        np.maximum(x, np.float32(0), x)
-        return
     for i in range(len(x)):
-        if activation == 1:
+        if activation == 0:
+            if x[i] < 0:
+                x[i] = 0
+        elif activation == 1:
             x[i] *= np.float32(0.5 + 0.5 * math.erf(x[i] * math.sqrt(0.5)))
         elif activation == 3:  # Hendrycks and Gimpel (2016)
             inner = math.sqrt(2 / math.pi) * (x[i] + 0.044715 * x[i] * x[i] * x[i])
@@ -331,7 +347,7 @@ def _before(model: Model, norm: int, x: Floats, normed: Floats) -> None:
     if model.norms_before:
         _normalise(model, norm, x, normed)
     else:
-        normed[:] = x
+        _copy(x, normed)
 
 
 @_fast
@@ -362,9 +378,11 @@ def _run_layer(
     values = cache[layer, 1]
     _before(model, 3 * layer, x, normed)
     _multiply(model, 6 * layer, normed, scratch, result)
-    key_value = result[channels : 3 * channels].reshape(2, model.heads, -1)
-    keys[:, position] = key_value[0]
-    values[:, position] = key_value[1]
+    dim = keys.shape[2]
+    for head in range(model.heads):
+        at = channels + head * dim
+        _copy(result[at : at + dim], keys[head, position])
+        _copy(result[at + channels : at + channels + dim], values[head, position])
     _attend(result, keys, values, position + 1, scratch, attended)
     _multiply(model, 6 * layer + 1, attended, scratch, result)
     _after(model, 3 * layer, x, result)
@@ -388,9 +406,12 @@ def _run_layer(
 @_fast
 def _embed(model: Model, token: int, position: int, x: Floats) -> None:
     """Fill ``x`` with a token's embedding."""
-    x[:] = np.float32(model.embed_scale) * model.embeddings[token]
+    for i in range(len(x)):
+        x[i] = np.float32(model.embed_scale) * model.embeddings[token, i]
     if len(model.positions):
-        x += model.positions[min(position, len(model.positions) - 1)]
+        row = min(position, len(model.positions) - 1)
+        for i in range(len(x)):
+            x[i] += model.positions[row, i]
     if model.norms_embedding:
         _normalise(model, len(model.norms) - 1, x, x)
 
@@ -415,12 +436,20 @@ def _choose(model: Model, state: Floats, banned: int, scratch: Scratch) -> tuple
             logit = np.float32(sums[i] - correction) * scale * model.screen_scales[at]
             logits[at] = logit + model.token_biases[at]
     logits[banned] = -np.inf
-    near = np.flatnonzero(logits >= logits.max() - np.float32(MARGIN))
-    if not len(near):  # of NaN
-        return model.eos, 0.0
-    exact = np.array([(model.output[token] * state).sum() for token in near])
-    exact += model.token_biases[near]
-    return near[exact.argmax()], 1 / np.exp(exact - exact.max()).sum()
+    near = logits.max() - np.float32(MARGIN)
+    best = model.eos
+    largest = np.float32(-np.inf)
+    total = np.float32(0)  # of exp(logit - largest)
+    for token in range(tokens):
+        if logits[token] >= near:
+            exact = model.token_biases[token] + _dot(model.output[token], state)
+            if exact > largest:
+                total = total * np.exp(largest - exact) + np.float32(1)
+                largest = exact
+                best = token
+            else:
+                total += np.exp(exact - largest)
+    return best, 1 / total if total else 0.0  # no token is near a NaN
 
 
 @_fast
@@ -453,13 +482,13 @@ def write(
         if model.norms_last:
             _normalise(model, len(model.norms) - 2, x, scratch.normed)
         else:
-            scratch.normed[:] = x
+            _copy(x, scratch.normed)
         state = scratch.states[position]
         if len(model.projection):
             for i in range(len(state)):
-                state[i] = (model.projection[i] * scratch.normed).sum()
+                state[i] = _dot(model.projection[i], scratch.normed)
         else:
-            state[:] = scratch.normed
+            _copy(scratch.normed, state)
         after = position + 1
         if after < known:
             continue

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
@@ -54,7 +54,7 @@ class Models(NamedTuple):
     others: list[TransformerModelBase]
 
 
-def load_translator(settings: Settings | str | Path) -> Translator:
+def load_translator(settings: Settings | str | Path, **options: Any) -> Translator:
     """Load the models that the strategy needs, on their device and in their precision.
 
     Where ONNX Runtime runs all steps, the models' own weights are freed.
@@ -63,6 +63,7 @@ def load_translator(settings: Settings | str | Path) -> Translator:
         settings: a run's settings, or a model as :meth:`Settings.of_model` takes it. The
             translator's settings are these with the languages, the block size and the controller
             that were chosen.
+        options: settings by name, which win, such as ``beam=5``.
 
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role, or dictionaries.
@@ -70,8 +71,10 @@ def load_translator(settings: Settings | str | Path) -> Translator:
         EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
-    if not isinstance(settings, Settings):
-        settings = Settings.of_model(Path(settings))
+    if isinstance(settings, Settings):
+        settings = replace(settings, **options)
+    else:
+        settings = Settings.of_model(settings, **options)
     if settings.copy_outruns_drafter:
         logger.info("--controller auto: drafts of a copy; the drafter's by --drafts drafter")
         settings = replace(settings, drafts="copy")

@@ -186,7 +186,9 @@ class Settings(RunOptions):
             raise ValueError(f"{flag}: not by --engine {self.engine}; give --engine eager")
 
     @classmethod
-    def of_model(cls, model: Path, dictionaries: Path | None = None, **options: object) -> Settings:
+    def of_model(
+        cls, model: str | Path, dictionaries: Path | None = None, **options: object
+    ) -> Settings:
         """Return the settings for a model and ordinary text; ``options`` win over the model's.
 
         Args:

@@ -10,7 +10,7 @@ import pytest
 
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.inference import Settings
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flags import make_settings
 from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 
@@ -54,6 +54,15 @@ def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> No
 def test_a_verifiers_checkpoint_is_a_model_from_python_too(world: Path) -> None:
     alone = Settings.of_model(world / "verifier.pt")
     assert alone == Settings.of_model(world, path=None, drafter_named=True)
+
+
+def test_a_model_is_loaded_with_options_by_name(world: Path) -> None:
+    """They win over a path's settings, and over those that are given."""
+    translator = load_translator(str(world), batch=3, engine="eager")
+    assert (translator.settings.batch, translator.engine) == (3, "eager")
+    assert load_translator(translator.settings, batch=5).settings.batch == 5
+    with pytest.raises(TypeError, match="batches"):
+        load_translator(world, batches=5)
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -8,39 +8,43 @@ from pathlib import Path
 from subprocess import run
 from xml.etree import ElementTree
 
-from helpers.runs.scripts_here import SCRIPTS
+import pytest
+from helpers.runs.scripts_here import SCRIPTS, load_script
 
 FIGURES = SCRIPTS.parent / "docs" / "figures"
-DRAW = [sys.executable, SCRIPTS / "trace_svg.py"]
 
 
 def test_the_picture_of_the_pages() -> None:
-    done = run([*DRAW, FIGURES / "trace.json"], capture_output=True, check=True, text=True)
+    line = sys.executable, SCRIPTS / "trace_svg.py", FIGURES / "trace.json"
+    done = run(line, capture_output=True, check=True, text=True)
     assert done.stdout == (FIGURES / "trace.svg").read_text("utf-8")
 
 
-def test_a_step_that_was_not_verified_whole(tmp_path: Path) -> None:
+def test_a_step_that_was_not_verified_whole(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Each token looks as what became of it, and is escaped; a tree ends in one line, and so does
     what is no trace."""
     step = {"drafted": ["<a>", "&", "c"], "verify_length": 2, "accepted": 1, "bonus": "b"}
     step |= {"milliseconds": 1.0, "parents": None}
     trace = tmp_path / "trace.jsonl"
+    main = load_script("trace_svg").main
     for parents, status in ((None, 0), ([-1, 0, 0], 1)):
         steps = [{**step, "parents": parents}]
         line = {"source": "<x> & y", "output": "<a> b", "steps": steps}
         trace.write_text(json.dumps(line) + "\n")
-        done = run([*DRAW, trace], capture_output=True, check=False, text=True)
-        assert done.returncode == status
+        assert main([str(trace)]) == status
+        drawn, said = capfd.readouterr()
         if status:
-            assert done.stderr.endswith("the drafts are trees; trace with --controller constant\n")
+            assert said.endswith("the drafts are trees; trace with --controller constant\n")
             continue
-        texts = [x for x in ElementTree.fromstring(done.stdout).iter() if x.tag.endswith("text")]
+        texts = [x for x in ElementTree.fromstring(drawn).iter() if x.tag.endswith("text")]
         assert [x.text for x in texts[:4]] == ["<x> & y", "<a> b", "2 tokens in 1 steps", "1"]
         looks = {x.text: x.get("fill") for x in texts[4:8]}
         assert looks == {"<a>": None, "b": None, "&": "#82071e", "c": "#57606a"}
     for content, fault in (("", "is empty"), ("no trace\n", "is not the trace of a sentence")):
         trace.write_text(content)
-        done = run([*DRAW, trace], capture_output=True, check=False, text=True)
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1
-        assert fault in done.stderr
+        assert main([str(trace)]) == 1
+        said = capfd.readouterr().err
+        assert said.count("\n") == 1
+        assert fault in said

@@ -190,7 +190,7 @@ OUTGROWN = {"name": "causal", "controller": "constant", "rule": "relaxed", "rows
 """With these sources a row outgrows a step that is used again, by others, later."""
 
 
-@examples(100)
+@examples(50)
 @example({**OUTGROWN, "lengths": [1, 1, 1, 2], "max_len_b": 28})
 @given(CASES)
 def test_the_ordinary_loop_puts_out_the_same(case: dict[str, Any]) -> None:

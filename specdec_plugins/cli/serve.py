@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive
@@ -45,6 +47,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket at an address, to which nothing listens yet."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise InferenceError(f"--host {host} --port {port}: {error.strerror}") from error
+    return listener
+
+
 @command()
 def main(argv: Sequence[str]) -> None:
     """Serve until a signal ends it."""
@@ -73,11 +87,14 @@ def main(argv: Sequence[str]) -> None:
         target_lang=args.target_lang,
         as_transformer=args.as_transformer,
     )
+    listener = bound(args.host, args.port)
     logger.info("http://%s:%d will answer when the models are loaded", args.host, args.port)
     with progress(False, LOADING):
         app = service.app()
     # Its own lines of access would name paths alone, but also who asks.
-    uvicorn.run(app, host=args.host, port=args.port, access_log=False, log_level="warning")
+    config = uvicorn.Config(app, access_log=False, log_level="warning")
+    with suppress(KeyboardInterrupt):  # the signal again that has ended it
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class DecodingStatistics(Observer):
         self.latencies.extend([seconds] * sentences)
         self.forced_tokens += forced
         self.committed_tokens += tokens - forced
-        self.steps += tokens
+        self.steps += tokens - forced
         self.verifier_calls += tokens
         self.acceptance_histogram = [self.steps]
 

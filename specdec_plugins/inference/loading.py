@@ -75,11 +75,15 @@ def load_translator(settings: Settings | str | Path, **options: Any) -> Translat
         settings = replace(settings, **options)
     else:
         settings = Settings.of_model(settings, **options)
+    asked = settings.drafts
     if settings.copy_outruns_drafter:
         logger.info("--controller auto: drafts of a copy; the drafter's by --drafts drafter")
         settings = replace(settings, drafts="copy")
     if settings.kind is not None:
         settings = replace(settings, controller=settings.kind.controller(settings))
+        if asked and not settings.controller.drafts:
+            why = "auto drafts nothing, which is faster in int8 and in large batches"
+            logger.warning("--drafts %s: --controller %s; constant drafts", asked, why)
     if not settings.by_ctranslate2:
         return _load(settings)
     try:

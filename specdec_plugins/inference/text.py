@@ -80,16 +80,21 @@ class TextCodec:
 
     def encode(self, line: Line) -> Tensor | None:
         """Return ``(tokens,)`` ids with EOS and the language; None for a line without words."""
+        return self.encode_or_cut(line)[0]
+
+    def encode_or_cut(self, line: Line) -> tuple[Tensor | None, bool]:
+        """Return :meth:`encode`'s, and whether the encoder had no positions for all of them."""
         ids = self._ids(self.source, line.text)
         ids = ids[ids != self.source.pad()]
         words = ids[:-1]
         if len(words) == 0:
-            return None
-        if len(ids) > self.longest:
+            return None, False
+        cut = len(ids) > self.longest
+        if cut:
             fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
             logger.warning(fault, line.number, len(words), self.longest - 1)
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
-        return self.tokens.of_source(ids)
+        return self.tokens.of_source(ids), cut
 
     def unknown_word(self, line: Line) -> str:
         """Return a warning that names a line's first word that the dictionary lacks."""

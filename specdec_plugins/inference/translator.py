@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from random import Random
-from threading import Lock
+from threading import Lock, get_ident
 
 import torch
 from fairseq.data.data_utils import collate_tokens
@@ -59,7 +59,7 @@ class Translation:
     accepted: list[int] = field(default_factory=list)
     #: The number of tokens, the first ones, that the target prefix forced.
     forced: int = 0
-    #: True if it is as long as the limit lets it be.
+    #: True if its end may be missing: it is as long as the limit lets it be, or the source was cut.
     limited: bool = False
     #: True if the model read or wrote the unknown symbol: a dictionary lacks a word.
     unknown: bool = False
@@ -91,6 +91,8 @@ class _Item:
     constraints: list[Tensor] = field(default_factory=list)
     #: The largest number of tokens of its output, EOS not counted.
     longest: int = 0
+    #: True if the source is longer than the encoder has positions for.
+    cut: bool = False
     #: Its output as it grows, where somebody looks at it.
     growing: GrowingText | None = None
 
@@ -110,6 +112,8 @@ class Translator:
         if not isinstance(generator, BatchGenerator):
             generator.observers.append(self._commits)
         self._lock = Lock()
+        #: The thread that has the lock.
+        self._thread: int | None = None
 
     @property
     def engine(self) -> str:
@@ -266,7 +270,7 @@ class Translator:
     def _encode(self, line: Line) -> _Item:
         """Return the line with its tokens, or with the reason why it cannot be decoded."""
         source, *words = line.text.split("\t") if self._constrained else [line.text]
-        ids = self.codec.encode(replace(line, text=source))
+        ids, cut = self.codec.encode_or_cut(replace(line, text=source))
         if ids is None:
             trace = SentenceTrace(line.text, "", []) if self.settings.trace else None
             return _Item(line, Translation("", trace=trace))
@@ -291,6 +295,7 @@ class Translator:
             draft=self.codec.encode_draft(line.draft or "", longest + 1),
             constraints=[self.codec.encode_constraint(text) for text in words],
             longest=longest,
+            cut=cut,
         )
 
     def _translate_window(
@@ -309,8 +314,11 @@ class Translator:
             batch = max(len(order), 1)
         for start in range(0, len(order) + 1, batch):
             if rows := order[start : start + batch]:
+                if self._thread == get_ident():
+                    raise RuntimeError("on_piece: the translator is at work; use another one")
                 # Threads take turns: generators and engines keep state.
                 with self._lock:
+                    self._thread = get_ident()
                     if seed is not None and self.settings.rule.draws:
                         draw = Random(f"{seed} {rows[0].line.number}")
                         torch.manual_seed(draw.getrandbits(63))
@@ -319,6 +327,8 @@ class Translator:
                     except InferenceError as error:
                         for item in rows:
                             item.translation = error
+                    finally:
+                        self._thread = None
             while waiting and (translation := waiting[0].translation) is not None:
                 yield translation
                 waiting.popleft()
@@ -388,7 +398,7 @@ class Translator:
             best.score,
             accepted=output.get("accepted", []),
             forced=forced,
-            limited=len(best.tokens) > item.longest,
+            limited=item.cut or len(best.tokens) > item.longest,
             unknown=self.codec.source.unk() in item.source
             or self.codec.target.unk() in output["tokens"],
             trace=trace,

@@ -198,8 +198,8 @@ class Service:
     def _check_key(self, request: Request, fields: Fields, is_deepl: bool) -> None:
         key = fields.get("api_key")
         if is_deepl:
-            header = request.headers.get("authorization", "")
-            key = header.removeprefix("DeepL-Auth-Key ").strip() or fields.get("auth_key")
+            _, _, key = request.headers.get("authorization", "").strip().partition(" ")
+            key = key.strip() or fields.get("auth_key")
         sent = str(key or "").encode("utf-8", "replace")
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(sent, known) for known in self._keys]
@@ -210,8 +210,7 @@ class Service:
         asked = protocols.libre_request(fields, self.workers.directions)
         documents = await self._documents(asked)
         outputs, results = await self._translated(request, asked, documents)
-        ranks = 1 + max((len(result.alternatives) for result in results), default=0)
-        others = [_joined(documents, results, rank) for rank in range(1, ranks)]
+        others = _others(documents, results)
         return JSONResponse(
             {**protocols.libre_answer(fields, asked, outputs, others), **_notes(results)}
         )
@@ -269,7 +268,7 @@ class Service:
         seconds = time.perf_counter() - begin
         done = _event(
             "done",
-            **protocols.libre_answer(fields, asked, outputs),
+            **protocols.libre_answer(fields, asked, outputs, _others(documents, results)),
             steps=sum(result.steps for result in results),
             tokens=sum(result.tokens for result in results),
             milliseconds=round(1000 * seconds, 1),
@@ -379,6 +378,12 @@ def _joined(documents: Sequence[Document], results: Sequence[Sentence], rank: in
         texts = [sentence.ranked(rank) for sentence in islice(rest, len(document.sentences))]
         outputs.append(document.joined(texts))
     return outputs
+
+
+def _others(documents: Sequence[Document], results: Sequence[Sentence]) -> list[list[str]]:
+    """Return the outputs of each rank of a beam after the first."""
+    ranks = 1 + max((len(result.alternatives) for result in results), default=0)
+    return [_joined(documents, results, rank) for rank in range(1, ranks)]
 
 
 def _notes(results: Sequence[Sentence]) -> dict[str, Any]:

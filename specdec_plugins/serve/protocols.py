@@ -82,7 +82,8 @@ def fields_of(body: bytes, content_type: str) -> Fields:
     Raises:
         ValueError: it is no object of JSON in UTF-8, or no form.
     """
-    if "multipart/form-data" in content_type:
+    media_type = content_type.partition(";")[0].lower()
+    if "multipart/form-data" in media_type:
         head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
         parts: Any = message_from_bytes(head + body).get_payload()
         if not isinstance(parts, list):
@@ -94,7 +95,7 @@ def fields_of(body: bytes, content_type: str) -> Fields:
             if content is None:
                 raise ValueError("parts in a part")
             pairs.append((str(name), content.decode()))
-    elif "form" in content_type:
+    elif "form" in media_type:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
         text = json.dumps(json.loads(body), ensure_ascii=False)

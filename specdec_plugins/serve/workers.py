@@ -40,7 +40,7 @@ class Sentence(NamedTuple):
 
     #: The sentence itself, if it could not be translated.
     text: str
-    #: True if it is as long as the limit lets it be: its end may be missing.
+    #: True if its end may be missing.
     limited: bool = False
     #: True if a dictionary lacks a word of it.
     unknown: bool = False
@@ -100,12 +100,13 @@ def _translate(direction: Direction, text: str, pieces: Connection | None) -> Se
     (result,) = TRANSLATORS[direction].translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
         return Sentence(text, fault=str(result))
+    tokens = len(result.tokens) - result.forced
     return Sentence(
         result.text,
         limited=result.limited,
         unknown=result.unknown,
-        steps=len(result.accepted),
-        tokens=len(result.tokens) - result.forced,
+        steps=len(result.accepted) or tokens,  # a beam has none
+        tokens=tokens,
         alternatives=[hypothesis.text for hypothesis in result.hypotheses[1:]],
     )
 

@@ -153,6 +153,18 @@ def test_an_error_of_ours_ends_its_line_alone(
     assert translator.translate_batch(SENTENCES, 1) == whole
 
 
+def test_a_translator_is_not_used_while_it_is_at_work(world: Path) -> None:
+    """It would wait for itself."""
+    translator = load_translator(make_settings(world))
+
+    def again(_number: int, _piece: Piece) -> None:
+        translator.translate_batch(SENTENCES)
+
+    with pytest.raises(RuntimeError, match="on_piece: the translator is at work"):
+        translator.translate_batch(SENTENCES, on_piece=again)
+    assert all(isinstance(one, Translation) for one in translator.translate_batch(SENTENCES))
+
+
 @pytest.mark.parametrize("fault", [OSError, IndexError])
 def test_an_error_ends_all_lines(fault: type[Exception], world: Path) -> None:
     """A caller that has enough raises one; the next line is decoded as ever."""

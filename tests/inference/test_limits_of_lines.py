@@ -96,6 +96,16 @@ def test_ctranslate2_cuts_each_line(world: Path) -> None:
         assert (result.tokens, result.limited) == (other.tokens, other.limited)
 
 
+def test_the_end_of_a_source_that_is_cut_may_be_missing(world: Path) -> None:
+    translator = load(world, "AR", True, 3)
+    room = translator.codec.longest - 1
+    whole, cut = translator.translate_batch(["w1 " * room, "w1 " * (room + 1)])
+    assert isinstance(whole, Translation)
+    assert isinstance(cut, Translation)
+    assert (cut.tokens, cut.limited) == (whole.tokens, True)
+    assert not whole.limited
+
+
 def test_a_length_that_cannot_be_is_its_lines_error(world: Path) -> None:
     translator = load(world, "AR", True, 3)
     lines = [*SENTENCES[:3], "", SENTENCES[3]]

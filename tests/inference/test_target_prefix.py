@@ -81,6 +81,8 @@ def test_outputs_are_those_of_stock_search(
     assert found.forced_tokens == 2 * len(SENTENCES)
     length = sum(len(text.split()) + 1 for text in expected["whole"])
     assert found.committed_tokens == length - found.forced_tokens
+    if not found.drafted_tokens:
+        assert found.steps == found.committed_tokens
     assert texts(translator, target_prefix=PREFIXES) == expected["each"]
     assert texts(translator, target_prefix=iter([WHOLE] * 9)) == expected["whole"]
 

@@ -90,17 +90,17 @@ def test_deepls_own_client(server: Server, expected: dict[str, str]) -> None:
         deepl.DeepLClient("wrong", server_url=server.url).get_usage()
 
 
-@pytest.mark.parametrize("kind", ["json", "urlencoded", "multipart"])
+@pytest.mark.parametrize("kind", ["json", "urlencoded", "multipart", "Urlencoded", "Multipart"])
 def test_forms_and_json(kind: str, server: Server, expected: dict[str, str]) -> None:
     """As curl, a browser's FormData and Weblate send them."""
     fields = {"q": SENTENCES[0], "source": "auto", "target": "de", "api_key": KEY}
     body, content_type = json.dumps(fields).encode(), "application/json"
-    if kind == "urlencoded":
-        body, content_type = urlencode(fields).encode(), "application/x-www-form-urlencoded"
-    elif kind == "multipart":
+    if kind.lower() == "urlencoded":
+        body, content_type = urlencode(fields).encode(), f"application/x-www-form-{kind}"
+    elif kind.lower() == "multipart":
         part = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
         body = ("".join(part.format(*item) for item in fields.items()) + "--x--\r\n").encode()
-        content_type = "multipart/form-data; boundary=x"
+        content_type = f"{kind}/form-data; boundary=x"
     status, answer = server.post("/translate", body, **{"Content-Type": content_type})
     assert status == 200
     assert answer["translatedText"] == expected[SENTENCES[0]]
@@ -310,9 +310,23 @@ def test_alternatives_of_a_beam(world: Path, narrow: Server) -> None:
     assert narrow.translate(SENTENCES[:2], alternatives="1")[1]["alternatives"] == [
         [other.text for other in line.hypotheses[1:2]] for line in lines
     ]
+    *_, (_, done) = narrow.stream("\n".join(SENTENCES[:2]), alternatives=5)
+    assert done["alternatives"] == answer["alternatives"]
+    assert done["steps"] == done["tokens"] > 0
     assert "alternatives" not in narrow.translate(SENTENCES[0])[1]
     status, answer = narrow.translate(SENTENCES[0], alternatives="many")
     assert (status, answer["error"]) == (400, "alternatives: must be a number")
+
+
+def test_a_port_in_use_is_named_before_models_are_loaded(
+    world: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert serve.main([str(world), "--port", port]) == 1
+        assert f"--host 127.0.0.1 --port {port}: Address already in use" in capfd.readouterr().err
+    assert serve.main([str(world), "--host", "256.1.1.1"]) == 1
+    assert "--host 256.1.1.1 --port 5000: " in capfd.readouterr().err
 
 
 def test_workers_end_with_a_server_that_is_killed(narrow: Server) -> None:
@@ -399,7 +413,13 @@ def test_a_service_is_made_of_what_its_command_says(
     flags = ["--workers", "3", "--threads", "2", "--precision", "int8", "--beam", "4"]
     flags += ["--max-characters", "7", "--timeout", "8", "--max-requests", "9"]
     applications: list[Any] = []
-    monkeypatch.setattr("uvicorn.run", lambda app, **_: applications.append(app))
+
+    def run(sockets: list[socket.socket]) -> None:
+        assert sockets.pop().getsockname()[1] == 5000
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uvicorn.Config", lambda app, **_: applications.append(app))
+    monkeypatch.setattr("uvicorn.Server", lambda _: SimpleNamespace(run=run))
     monkeypatch.setattr(Service, "app", lambda self: self)
     tuned = "specdec_plugins.serve.app.as_tuned"
     monkeypatch.setattr(tuned, lambda settings, threads: (settings, threads))

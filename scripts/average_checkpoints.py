@@ -9,29 +9,34 @@ Files are read safely. The output has float32 weights, for inference.
 
 from __future__ import annotations
 
-import argparse
+import math
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import installed  # noqa: F401 (first)
 import torch
 
-from specdec_plugins import register
+import specdec_plugins.cli  # noqa: F401 (first: it registers, and silences fairseq)
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import load_upgraded, save_state
+from specdec_plugins.files.command import Parser, command, positive
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_copies
 
 #: Names of a training's checkpoints, by their number's kind.
 PATTERNS = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 
 
-def last_checkpoints(folder: Path, by: str, count: int) -> list[Path]:
-    """Return the last checkpoints of a training, numbered by ``epoch`` or by ``update``."""
+def last_checkpoints(folder: Path, by: str, count: int, bound: float) -> list[Path]:
+    """Return the last checkpoints of a training, numbered by ``epoch`` or by ``update`` up to
+    ``bound``."""
     name = re.compile(PATTERNS[by])
-    numbers = {path: int(match[1]) for path in folder.iterdir() if (match := name.match(path.name))}
+    found = {path: int(match[1]) for path in folder.iterdir() if (match := name.match(path.name))}
+    numbers = {path: number for path, number in found.items() if number <= bound}
     if len(numbers) < count:
-        sys.exit(f"average_checkpoints.py: {folder}: holds {len(numbers)} checkpoints, not {count}")
+        raise CheckpointError(f"{folder}: holds {len(numbers)} such checkpoints, not {count}")
     return sorted(numbers, key=numbers.__getitem__)[-count:]
 
 
@@ -43,7 +48,7 @@ def average(paths: list[Path], output: Path, as_transformer: bool = False) -> No
     for path, state in zip(paths[1:], others):
         model = without_copies(state["model"])
         if {n: w.shape for n, w in total.items()} != {n: w.shape for n, w in model.items()}:
-            sys.exit(f"average_checkpoints.py: {path}: is of another training than {paths[0]}")
+            raise CheckpointError(f"{path}: is of another training than {paths[0]}")
         total = {name: w + model[name] if w.is_floating_point() else w for name, w in total.items()}
     shared: dict[object, torch.Tensor] = {}  # a table that is shared stays one
     means = {}
@@ -53,23 +58,25 @@ def average(paths: list[Path], output: Path, as_transformer: bool = False) -> No
     save_state(inference_state(first, means), output)
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Average the checkpoints that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(__doc__)
     parser.add_argument("--inputs", nargs="+", required=True, type=Path, metavar="PATH")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE")
     parser.add_argument("--as-transformer", action="store_true")
     counts = parser.add_mutually_exclusive_group()
     for by in PATTERNS:
-        counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
-    args = parser.parse_args()
-    register()  # with fairseq, so that drafters' checkpoints can be read
+        counts.add_argument(f"--num-{by}-checkpoints", type=positive, metavar="N", dest=by)
+    parser.add_argument("--checkpoint-upper-bound", type=positive, metavar="N", default=math.inf)
+    args = parser.parse_args(argv)
     paths = args.inputs
     for by in PATTERNS:
         if count := getattr(args, by):
-            paths = last_checkpoints(args.inputs[0], by, count)
+            bound = args.checkpoint_upper_bound
+            paths = last_checkpoints(args.inputs[0], by, count, bound)
     average(paths, args.output, args.as_transformer)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

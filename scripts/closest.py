@@ -12,10 +12,14 @@ interpolation of Kim and Rush (2016), section 3.3; distill.sh --interpolate uses
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import installed  # noqa: F401 (first)
 from sacrebleu.metrics.bleu import BLEU
+
+from specdec_plugins.files.command import Parser, command
+from specdec_plugins.files.errors import InferenceError
 
 # Without effective order a sentence that shares no four words would score by length alone.
 METRIC = BLEU(effective_order=True, tokenize="none")
@@ -29,13 +33,23 @@ def words(text: str) -> str:
 
 def lines_of(path: str) -> list[str]:
     """Return the lines of a file, which end at line feeds and nowhere else."""
-    content = Path(path).read_bytes()
-    return content.decode().split("\n")[:-1]
+    content = Path(path).read_bytes().decode()
+    return content.removesuffix("\n").split("\n") if content else []
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Write the closest outputs to standard output."""
-    beams, references = map(lines_of, sys.argv[1:3])
+    parser = Parser(__doc__)
+    parser.add_argument("beams", metavar="BEAMS", help="outputs, with tabs between those of a line")
+    parser.add_argument("references", metavar="REFERENCES", help="a line for each line of BEAMS")
+    args = parser.parse_args(argv)
+    beams = lines_of(args.beams)
+    references = lines_of(args.references)
+    if len(beams) != len(references):
+        raise InferenceError(
+            f"{args.beams} has {len(beams)} lines, {args.references} {len(references)}"
+        )
     for beam, reference in zip(beams, references, strict=True):
         wanted = [words(reference)]
         scores = {out: METRIC.sentence_score(words(out), wanted).score for out in beam.split("\t")}
@@ -44,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

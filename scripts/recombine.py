@@ -54,8 +54,13 @@ def main() -> None:
     if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
         sys.exit(str(__doc__))
     sys.stdout.reconfigure(encoding="utf-8")
-    with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
-        sentences = [line.split() for line in file]
+    try:
+        with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
+            sentences = [line.split() for line in file]
+    except OSError as error:
+        sys.exit(f"recombine.py: {sys.argv[1]}: {error.strerror}")
+    if not sentences:
+        sys.exit(f"recombine.py: {sys.argv[1]}: is empty")
     new = recombine(sentences, int(sys.argv[2]))
     sys.stdout.writelines(f"{line}\n" for line in new)
 

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 701,
+    "cli": 705,
     "criterions": 194,
     "data": 43,
     "decoding": 2888,
@@ -39,15 +39,15 @@ CEILINGS = {
     "evaluation": 869,
     "files": 324,
     "host": 152,
-    "inference": 1801,
-    "jobs": 705,
+    "inference": 1813,
+    "jobs": 706,
     "models": 946,
     "serve": 490,
     "tasks": 348,
     "verifiers": 609,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_091
+MAX_WEIGHT = 12_108
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

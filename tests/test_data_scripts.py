@@ -129,26 +129,38 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
     lines = made.splitlines()
     assert 0 < len(lines) == len(set(lines))
     assert not set(lines) & set(source)
+    (tmp_path / "empty").touch()
+    for name, fault in (("empty", "is empty"), ("none", "No such file or directory")):
+        done = run(sys.executable, SCRIPTS / "recombine.py", tmp_path / name, 4)
+        assert done.returncode == 1
+        assert done.stderr == f"recombine.py: {tmp_path / name}: {fault}\n"
 
 
 AVERAGE = """
-import runpy, sys
-for folder in sys.argv[1:]:
-    flags = ["--inputs", folder, "--num-update-checkpoints", "2"]
-    sys.argv[:] = ["average_checkpoints.py", *flags, "--output", folder + "/average.pt"]
-    runpy.run_module("average_checkpoints", run_name="__main__")
+import sys
+folders = sys.argv[1:]
+sys.argv[0] = "average_checkpoints.py"
+from average_checkpoints import main
+for folder in folders:
+    argv = ["--inputs", folder, "--output", folder + "/average.pt"]
+    argv += ["--num-update-checkpoints", "2", "--checkpoint-upper-bound"]
+    assert main([*argv, "3"]) == 0
+    assert main([*argv, "1"]) == 1
 """
 
 
 def test_averaged_checkpoints(tmp_path: Path) -> None:
-    """The last two of three: of both kinds of drafters and of verifiers. In a process of its own:
-    nothing else registers there what checkpoints need."""
+    """The last two up to the third of four: of both kinds of drafters and of verifiers. In a
+    process of its own: nothing else registers there what checkpoints need."""
     kinds = {"block": make_block, "block_causal": make_causal, "verifier": make_verifier}
     for kind, make in kinds.items():
         (tmp_path / kind).mkdir()
-        for number in (1, 2, 3):
+        for number in (1, 2, 3, 4):
             save_checkpoint(tmp_path / kind / f"checkpoint_1_{number}.pt", make(seed=number))
-    run(sys.executable, "-c", AVERAGE, *kinds, folder=tmp_path, status=0, PYTHONPATH=SCRIPTS)
+    done = run(sys.executable, "-c", AVERAGE, *kinds, folder=tmp_path, status=0, PYTHONPATH=SCRIPTS)
+    assert done.stderr.splitlines() == [
+        f"average_checkpoints.py: {kind}: holds 1 such checkpoints, not 2" for kind in kinds
+    ]
     for kind in kinds:
         models = [
             load_state(tmp_path / kind / f"checkpoint_1_{number}.pt")["model"] for number in (2, 3)
@@ -175,9 +187,15 @@ def test_scripts_without_what_they_need_end_in_one_line(name: str) -> None:
 
 def test_the_output_that_is_most_like_the_reference_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "beam").write_text("x\ta b\n\ny z\tthe h@@ at\n")
-    (tmp_path / "references").write_text("a b\nnothing\nthe hat\n")
-    chosen = python("closest.py", tmp_path / "beam", tmp_path / "references")
+    references = tmp_path / "references"
+    references.write_text("a b\nnothing\nthe hat")  # without a line feed at the end
+    chosen = python("closest.py", tmp_path / "beam", references)
     assert chosen == "a b\n\nthe h@@ at\n"
+    references.write_text("a b\n")
+    done = run(sys.executable, SCRIPTS / "closest.py", tmp_path / "beam", references)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"closest.py: {tmp_path / 'beam'} has 3 lines, {references} 1\n"
 
 
 def test_symbols_are_found(tmp_path: Path) -> None:

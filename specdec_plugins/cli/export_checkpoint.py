@@ -20,11 +20,11 @@ from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.files.output import reserved, write_whole
+from specdec_plugins.files.output import reserved, write_json
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import settings_of_verifier
 from specdec_plugins.inference.loading import build_task
-from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
+from specdec_plugins.inference.pair_folder import SEGMENTATION, copy_segmentation
 from specdec_plugins.verifiers.export import write_dictionaries, write_folder
 from specdec_plugins.verifiers.folder import CONFIG, is_folder
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     add("target", metavar="TARGET", help="the file to write")
     add("-s", "--source-lang", metavar="LANG", help="language to record")
     add("-t", "--target-lang", metavar="LANG", help="language to record")
-    add("--dictionaries", metavar="DIR", help="dictionaries of its training")
+    add("--dictionaries", metavar="DIR", type=Path, help="dictionaries of its training")
     count = (
         "draft only the N most frequent tokens of --draft-text, which is faster, and leave rare "
         "tokens to the verifier (needs --dictionaries; train heads for the new file)"
@@ -56,6 +56,8 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     if (args.draft_vocabulary is None) != (args.draft_text is None):
         raise ValueError("--draft-vocabulary N, --draft-text: give both, or neither")
+    if args.to and args.draft_text:
+        raise ValueError("--draft-vocabulary: a folder of transformers holds no drafter")
     inputs = [("SOURCE", str(args.verifier)), ("--draft-text", args.draft_text)]
     if args.to:
         os.makedirs(args.target, exist_ok=True)
@@ -63,8 +65,9 @@ def main(argv: Sequence[str]) -> None:
             to_transformers(settings_of_verifier(args), Path(args.target), args.half)
         return
     os.makedirs(Path(args.target).parent, exist_ok=True)
-    folder = Path(args.dictionaries or os.devnull)
-    inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
+    dictionaries = args.dictionaries and str(args.dictionaries)
+    if dictionaries:
+        inputs += [("--dictionaries", str(x)) for x in args.dictionaries.glob("dict.*.txt")]
     languages = args.source_lang, args.target_lang
     draft_from = None
     if args.draft_text:
@@ -74,10 +77,11 @@ def main(argv: Sequence[str]) -> None:
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
             write_dictionaries(args.verifier, Path(args.target).parent, languages)
+            copy_segmentation(args.verifier, Path(args.target).parent)
         size = export_checkpoint(
             str(args.verifier),
             args.target,
-            Training(languages, args.dictionaries),
+            Training(languages, dictionaries),
             draft_from,
             args.as_transformer,
             args.half,
@@ -96,8 +100,6 @@ def to_transformers(settings: Settings, folder: Path, half: bool) -> None:
     write_folder(
         verifier, task.target_dictionary, (task.cfg.source_lang, task.cfg.target_lang), folder
     )
-    data = Path(settings.data)
-    for name in (SEGMENTATION, *map(os.path.basename, files_in_folder(settings.data).values())):
-        if (data / name).is_file():
-            write_whole(folder / name, [(data / name).read_bytes()])
+    if not copy_segmentation(Path(settings.data), folder):
+        write_json(folder / SEGMENTATION, {})  # text that is segmented already
     put(f"{folder}: an M2M-100 of one direction\n")

@@ -31,6 +31,7 @@ from specdec_plugins.inference.flags import (
 )
 from specdec_plugins.inference.loading import build_task
 from specdec_plugins.inference.pair_folder import ENCODERS
+from specdec_plugins.inference.text import build_segmenters
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
@@ -70,6 +71,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
     if any(encoders.values()):
         options |= {**encoders, "encoder_options": encoder_options(args)}
     settings = settings_of_verifier(args, **options)
+    build_segmenters(settings)  # or says what they lack
     task = build_task(settings).cfg
     if task.source_lang == task.target_lang:
         name = f"{task.target_lang}_out"

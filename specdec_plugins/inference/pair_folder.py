@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.output import JsonObject
+from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.verifiers.folder import is_folder
 
 VERIFIER = "verifier.pt"
@@ -44,6 +44,18 @@ def files_in_folder(folder: str) -> dict[str, str]:
     return paths
 
 
+def copy_segmentation(folder: Path, target: Path) -> list[Path]:
+    """Copy the description and the files by which a folder's text is segmented; return the
+    copies."""
+    files = [folder / SEGMENTATION, *map(Path, files_in_folder(str(folder)).values())]
+    copies = []
+    for path in files:
+        if path.is_file():
+            write_whole(target / path.name, [path.read_bytes()])
+            copies.append(target / path.name)
+    return copies
+
+
 def folder_of_pair(folder: Path) -> Path:
     """Return the folder of a pair, which specdec-make-pair makes inside of OUT."""
     inner = folder / "pair"
@@ -75,9 +87,11 @@ def pair_settings(model: Path, dictionaries: Path | None = None) -> JsonObject:
         dictionaries: see :func:`verifier_settings`.
     """
     settings = verifier_settings(model, dictionaries)
-    if model.is_file() or is_folder(model):
+    drafter = folder_of_pair(model) / DRAFTER
+    alone = drafter.with_name(VERIFIER).is_file() and not drafter.exists()
+    if model.is_file() or is_folder(model) or alone:
         return settings
-    return {**settings, "path": str(folder_of_pair(model) / DRAFTER), "drafter_named": False}
+    return {**settings, "path": str(drafter), "drafter_named": False}
 
 
 def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:

@@ -97,6 +97,7 @@ def greedy_output(
             min_length=begins + max(min_len - len(begin), 0),
             # One more, since EOS may be forced at the last.
             max_length=begins + length + 1,
+            max_new_tokens=None,  # the folder's would win
         )
         written = output[0, begins:].tolist()
         tokens = [numbers[token] for token in written[:length]]

@@ -247,6 +247,14 @@ def test_bad_input_comes_before_work(
     assert named.format(tmp_path) in capsys.readouterr().err
 
 
+def test_segmentation_that_lacks_its_codes_is_refused_before_a_folder_is_made(
+    verifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make(verifier, tmp_path / "out", "--bpe subword_nmt") == 1
+    assert "--bpe subword_nmt" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_source_and_target_of_one_name_are_refused(
     verifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,19 @@ def test_a_verifiers_checkpoint_is_a_model_from_python_too(world: Path) -> None:
     assert alone == Settings.of_model(world, path=None, drafter_named=True)
 
 
+def test_a_folder_of_a_verifier_is_one_alone(world: Path, tmp_path: Path) -> None:
+    """With options that a drafter has, too."""
+    for path in world.iterdir():
+        if path.name != "drafter.pt":
+            (tmp_path / path.name).symlink_to(path)
+    settings = Settings.of_model(tmp_path, block_size=4, precision="float64", engine="eager")
+    assert settings.path is None
+    alone = Settings.of_model(world / "verifier.pt", precision="float64", engine="eager")
+    line = ["A dog runs ."]
+    (first,), (second,) = (load_translator(item).translate(line) for item in (settings, alone))
+    assert first.tokens == second.tokens
+
+
 def test_a_model_is_loaded_with_options_by_name(world: Path) -> None:
     """They win over a path's settings, and over those that are given."""
     translator = load_translator(str(world), batch=3, engine="eager")

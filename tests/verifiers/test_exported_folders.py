@@ -19,6 +19,9 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli.export_checkpoint import main
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.pair_folder import verifier_settings
+from specdec_plugins.jobs.make_pair import stages
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.verifiers.families import family_of
 from specdec_plugins.verifiers.network import OUTPUT_BIAS
 
@@ -146,6 +149,45 @@ def test_the_shipped_verifier_is_an_m2m(tmp_path: Path) -> None:
         ours = [codec.target.index(symbol) for symbol in output]
         theirs = model.generate(input_ids=ids, num_beams=1, do_sample=False)[0].tolist()[1:]
         assert theirs == ours or not without_near_ties(model, ids, ours)
+
+
+@pytest.mark.parametrize("segmented", [True, False])
+def test_a_checkpoint_comes_back_from_a_folder(segmented: bool, tmp_path: Path) -> None:
+    """With the codes that its text is segmented by, or with none."""
+    import_transformers()
+    pair, folder, back = (tmp_path / name for name in ("pair", "folder", "back"))
+    pair.mkdir()
+    for name in ("verifier.pt", "dict.en.txt", "dict.de.txt", *["codes"] * segmented):
+        (pair / name).symlink_to(WMT / name)
+    export(WMT / "verifier.pt", folder, "--to", "transformers", "--dictionaries", pair)
+    export(folder, back / "verifier.pt", "-s", "en", "-t", "de")
+    lines = ["The quick brown fox jumps over the lazy dog.", "T@@ wo do@@ gs ."]
+    wanted, *others = (
+        Settings.of_model(path, **{**EXACT, "path": None}) for path in (pair, folder, back)
+    )
+    assert {(other.tokenizer, other.bpe) for other in others} == {(wanted.tokenizer, wanted.bpe)}
+    first, *rest = (load_translator(settings) for settings in (wanted, *others))
+    for line in lines:
+        assert {" ".join(x.codec.segment(line)) for x in rest} == {
+            " ".join(first.codec.segment(line))
+        }
+    assert tokens(others[1], lines) == tokens(wanted, lines)
+    sources = tmp_path / "sources"
+    sources.write_text("\n".join(lines) + "\n", "utf-8")
+    made = Settings(**{**verifier_settings(folder, None), "strategy": "AR"})
+    job = PairJob(made, sources, tmp_path / "out", lambda *_: "", quiet=True)
+    stages.check(job, {})
+    files = {path.name for path in (tmp_path / "out" / "pair").iterdir()}
+    assert ("codes" in files) == segmented
+
+
+def test_a_folder_of_transformers_has_no_drafter(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("words\n", "utf-8")
+    flags = ("--to", "transformers", "--draft-vocabulary", 9, "--draft-text", text)
+    with pytest.raises(ValueError, match="holds no drafter"):
+        export(WMT / "verifier.pt", tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_network_that_is_no_m2m(tmp_path: Path) -> None:

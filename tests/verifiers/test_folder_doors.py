@@ -93,6 +93,9 @@ def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     make(tmp_path)
     flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
     argv = [str(tmp_path), *flags, "--lines", "8", "--systems", "AR@float64,engine=eager"]
+    path = tmp_path / "generation_config.json"
+    stored = json.loads(path.read_bytes()) if path.exists() else {}
+    write(path, {**stored, "max_new_tokens": 3})
     assert check.main.__wrapped__(argv) == 0
     assert "search, in float64: 0 of 8 lines; in float32 it takes" in capsys.readouterr().out
 

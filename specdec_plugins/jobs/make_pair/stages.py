@@ -21,7 +21,13 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, write_json, write_whole
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.backends import obstacle
-from specdec_plugins.inference.pair_folder import ENCODERS, IN_FOLDER, SEGMENTATION, files_in_folder
+from specdec_plugins.inference.pair_folder import (
+    ENCODERS,
+    IN_FOLDER,
+    SEGMENTATION,
+    copy_segmentation,
+    files_in_folder,
+)
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.inference.systems import parse_system
@@ -47,7 +53,8 @@ def check(job: PairJob, _done: Done) -> JsonObject:
     layout = job.layout
     verifier = job.verifier
     if is_folder(verifier.data):
-        files = write_dictionaries(verifier.data, layout.pair, job.languages)
+        files = {*write_dictionaries(verifier.data, layout.pair, job.languages)}
+        files |= {*copy_segmentation(Path(verifier.data), layout.pair)}
     else:
         files = copied(job)
     export_checkpoint(
@@ -72,13 +79,13 @@ def check(job: PairJob, _done: Done) -> JsonObject:
     if differ:
         raise InferenceError(f"VERIFIER {verifier.ar_path}: {result}; report it")
     return {
-        "files": [*files, layout.verifier],
+        "files": [*sorted(files), layout.verifier],
         "verifier": list(describe_verifier(translator)),
         "checked": f"For the verifier: {result}.",
     }
 
 
-def copied(job: PairJob) -> list[Path]:
+def copied(job: PairJob) -> set[Path]:
     """Copy a verifier's dictionaries and segmentation into the pair's folder; return the copies."""
     layout = job.layout
     verifier = job.verifier
@@ -97,7 +104,7 @@ def copied(job: PairJob) -> list[Path]:
     options |= {name: getattr(verifier, name) for name in ENCODERS}
     segmentation = {n: str(v) for n, v in options.items() if v not in (None, False, "")}
     write_json(layout.pair / SEGMENTATION, segmentation)
-    return [*files, layout.pair / SEGMENTATION]
+    return {*files, layout.pair / SEGMENTATION}
 
 
 def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[Line]) -> int:

@@ -34,8 +34,8 @@ CEILINGS = {
     "cli": 705,
     "criterions": 194,
     "data": 43,
-    "decoding": 2888,
-    "engines": 1093,
+    "decoding": 2890,
+    "engines": 1112,
     "evaluation": 869,
     "files": 324,
     "host": 152,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 609,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_108
+MAX_WEIGHT = 12_129
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

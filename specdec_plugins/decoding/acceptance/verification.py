@@ -126,9 +126,10 @@ def walk(
     nodes, chosen, counts = _walk(
         after, drafted, on_host(good), on_host(verifier_tokens), eos, np.array(lengths)
     )
-    tokens = torch.from_numpy(chosen).to(good.device)
-    sources = torch.from_numpy(nodes).to(good.device)
     committed, accepted = counts.tolist()
+    width = max(accepted) + 1
+    tokens = torch.from_numpy(chosen[:, :width].copy()).to(good.device)
+    sources = torch.from_numpy(nodes[:, :width].copy()).to(good.device)
     return Accepted(tokens, sources, committed, accepted, lengths)
 
 
@@ -138,12 +139,14 @@ def _walk(
 ) -> tuple[Ints, Ints, Ints]:
     """Return the sources, tokens and counts (committed and accepted) of an :class:`Accepted`."""
     rows, longest = tokens.shape
-    nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
+    nodes = np.zeros((rows, longest + 1), np.int64)
+    chosen = np.zeros((rows, longest + 1), np.int64)
     counts = np.zeros((2, rows), np.int64)
     for row in range(rows):
         above = parents[row if len(parents) > 1 else 0]
         # Each node's preferred child, and the length of the longest good path after the node.
-        children, beyond = np.zeros((2, longest + 1), np.int64)
+        children = np.zeros(longest + 1, np.int64)
+        beyond = np.zeros(longest + 1, np.int64)
         for node in range(lengths[row], 0, -1):
             if good[row, node - 1]:
                 parent = above[node - 1]
@@ -169,8 +172,7 @@ def _walk(
             chosen[row, accepted] = best[row, node]
         counts[0, row] = accepted + (not ended)
         counts[1, row] = accepted
-    width = counts[1].max() + 1
-    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts
+    return nodes, chosen, counts
 
 
 class Links(NamedTuple):

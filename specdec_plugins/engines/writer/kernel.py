@@ -239,15 +239,26 @@ _products_4 = _products_of(4)
 _fast = partial(compiled, fastmath=FAST, error_model="numpy")
 
 
+# Loops in place of numpy's expressions: for each of two arrays, numba compiles the text of an error
+# about their shapes, and its sums and maxima are functions of their own. That took three fifths of
+# the time.
 @_fast
 def _quantised(x: Floats, codes: NDArray[np.int8], width: int) -> tuple[Any, Any]:
     """Fill ``codes`` with ``x`` in int8, up to ``width`` with zeros; return their scale and sum."""
-    scale = max(np.abs(x).max(), np.float32(ZERO)) / np.float32(127)
+    largest = np.float32(ZERO)
+    for i in range(len(x)):
+        size = abs(x[i])
+        if size > largest or math.isnan(size):  # which stays
+            largest = size
+    scale = largest / np.float32(127)
     inverse = np.float32(1) / scale
+    total = np.int32(0)
     for i in range(len(x)):
         codes[i] = np.int8(math.floor(x[i] * inverse + np.float32(0.5)))
-    codes[len(x) : width] = 0
-    return scale, codes[: len(x)].sum()
+        total += np.int32(codes[i])
+    for i in range(len(x), width):
+        codes[i] = 0
+    return scale, total
 
 
 @_fast
@@ -267,8 +278,6 @@ def _multiply(model: Model, index: int, x: Floats, scratch: Scratch, y: Floats) 
             y[row + i] = value + model.biases[at]
 
 
-# Loops in place of numpy's expressions over two arrays: numba compiles the text of an error about
-# their shapes for each, which took three fifths of the time.
 @_fast
 def _copy(x: Floats, y: Floats) -> None:
     for i in range(len(x)):
@@ -286,7 +295,10 @@ def _dot(x: Floats, y: Floats) -> Any:
 @_fast
 def _normalise(model: Model, index: int, x: Floats, y: Floats) -> None:
     """Fill ``y`` with a layer norm of ``x``, which may be the same."""
-    mean = np.float32(x.mean())
+    total = np.float32(0)
+    for i in range(len(x)):
+        total += x[i]
+    mean = np.float32(total / len(x))
     variance = np.float32(0)
     for i in range(len(x)):
         variance += (x[i] - mean) * (x[i] - mean)
@@ -305,16 +317,18 @@ def _attend(
     """
     heads, _, dim = keys.shape
     scale = np.float32(1 / math.sqrt(dim))
-    weights = scratch.weights[:count]
-    y[:] = 0
+    weights = scratch.weights
+    for i in range(len(y)):
+        y[i] = 0
     for head in range(heads):
         begin = head * dim
+        largest = np.float32(-np.inf)
         for position in range(count):
             score = np.float32(0)
             for i in range(dim):
                 score += query[begin + i] * keys[head, position, i]
             weights[position] = score * scale
-        largest = weights.max()
+            largest = max(largest, weights[position])
         total = np.float32(0)
         for position in range(count):
             weights[position] = math.exp(weights[position] - largest)
@@ -436,7 +450,11 @@ def _choose(model: Model, state: Floats, banned: int, scratch: Scratch) -> tuple
             logit = np.float32(sums[i] - correction) * scale * model.screen_scales[at]
             logits[at] = logit + model.token_biases[at]
     logits[banned] = -np.inf
-    near = logits.max() - np.float32(MARGIN)
+    highest = np.float32(-np.inf)
+    for token in range(tokens):
+        if logits[token] > highest or math.isnan(logits[token]):  # which stays
+            highest = logits[token]
+    near = highest - np.float32(MARGIN)
     best = model.eos
     largest = np.float32(-np.inf)
     total = np.float32(0)  # of exp(logit - largest)

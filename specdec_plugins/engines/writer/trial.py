@@ -30,7 +30,7 @@ def runs_here() -> bool:
     passed = cache_folder() / f"writer-{digest[:16]}"
     if passed.exists():
         return True
-    logger.info("the writer is compiled for this processor, once; this takes some 20 s")
+    logger.info("the writer is compiled for this processor, once; this takes some 15 s")
     trial = subprocess.run(python_program(PROGRAM), capture_output=True, text=True, check=False)
     if trial.returncode:
         logger.info("no writer: its trial ended with %d: %s", trial.returncode, trial.stderr)

@@ -71,7 +71,6 @@ def job_of(args: argparse.Namespace) -> PairJob:
     if any(encoders.values()):
         options |= {**encoders, "encoder_options": encoder_options(args)}
     settings = settings_of_verifier(args, **options)
-    build_segmenters(settings)  # or says what they lack
     task = build_task(settings).cfg
     if task.source_lang == task.target_lang:
         name = f"{task.target_lang}_out"
@@ -106,6 +105,7 @@ def main(argv: Sequence[str]) -> int:
     """Return the exit status: 0, or 130 for a training that was interrupted."""
     args = parse(argv)
     job = job_of(args)
+    build_segmenters(job.verifier)  # or says what they lack
     if args.dry_run:
         put("\n".join(rehearse(job)) + "\n")
         return 0

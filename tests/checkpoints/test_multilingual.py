@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task
+from conftest import make_batch, make_dictionary
 from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.data.data_utils import collate_tokens
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from helpers.models.stand_ins import begun, multilingual_task, saved_task
 
 from specdec_plugins.checkpoints.config import saved_languages, stored_languages
@@ -19,12 +18,15 @@ from specdec_plugins.checkpoints.multilingual import (
     BOS,
     KEY,
     TASK,
-    LanguageTokens,
     Multilingual,
     adopt,
 )
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.tasks.language_data import add_languages
+from specdec_plugins.tasks.translation_specdec import (
+    TranslationSpecdecConfig,
+    TranslationSpecdecTask,
+)
 
 LANGS = "--langs fr,en,de --lang-pairs en-de"
 KINDS = {
@@ -49,10 +51,10 @@ class World:
         languages = saved_languages(saved_task(self.stock), str(folder))
         assert languages is not None
         self.languages = languages
-        config = TranslationConfig(source_lang="en", target_lang="de")
-        self.task: Any = TranslationTask(config, make_dictionary(), make_dictionary())
+        config = TranslationSpecdecConfig(source_lang="en", target_lang="de")
+        self.task = TranslationSpecdecTask(config, make_dictionary(), make_dictionary())
         adopt(languages, self.task, "a file")
-        self.tokens: LanguageTokens = self.task.language_tokens
+        self.tokens = self.task.language_tokens
 
 
 @pytest.fixture(params=KINDS)
@@ -123,8 +125,8 @@ def test_bos_in_place_of_languages() -> None:
     """BART's sentences begin with it."""
     bart = Multilingual(langs=(), source_spec=BOS, target_spec=BOS)
     assert stored_languages({KEY: bart.options()}) == bart
-    task = make_task()
-    task.cfg.source_lang = task.cfg.target_lang = None
+    config = TranslationSpecdecConfig()
+    task = TranslationSpecdecTask(config, make_dictionary(), make_dictionary())
     adopt(bart, task, "a checkpoint")
     assert task.language_tokens.of_source(torch.tensor([4, 2])).tolist() == [0, 4, 2]
     assert task.language_tokens.forced == [0]

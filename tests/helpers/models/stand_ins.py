@@ -25,6 +25,10 @@ from torch import Tensor
 from helpers.models.drafters import flatten, trainer_state
 from specdec_plugins.host.checkpoints import use_plain_encoder
 from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.tasks.translation_specdec import (
+    TranslationSpecdecConfig,
+    TranslationSpecdecTask,
+)
 
 NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
@@ -117,13 +121,17 @@ class StandIn:
     def dictionaries(self) -> tuple[Dictionary, Dictionary]:
         return make_dictionary(20), make_dictionary(26 if self.separate else 20)
 
-    def task(self) -> TranslationTask:
-        config = TranslationConfig(source_lang="en", target_lang="de")
-        return TranslationTask(config, *self.dictionaries)
+    def task(self) -> TranslationSpecdecTask:
+        config = TranslationSpecdecConfig(source_lang="en", target_lang="de")
+        return TranslationSpecdecTask(config, *self.dictionaries)
 
     def stock_task(self, folder: Path) -> FairseqTask:
         """The task that stock fairseq has for it, with the dictionaries of a folder."""
-        return multilingual_task(folder, self.languages) if self.languages else self.task()
+        if self.languages:
+            return multilingual_task(folder, self.languages)
+        return TranslationTask(
+            TranslationConfig(source_lang="en", target_lang="de"), *self.dictionaries
+        )
 
     def save(self, path: Path) -> Path:
         """Write it as fairseq would have; so also its dictionaries, beside it."""

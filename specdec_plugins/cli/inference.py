@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from specdec_plugins.files.command import command, put, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines, check_drafts
+from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines, check_drafts, check_open
 from specdec_plugins.files.output import reserved, write_json, write_whole
 from specdec_plugins.inference import Settings, Translation, Translator, load_translator
 from specdec_plugins.inference.documents import FORMATS
@@ -147,26 +146,20 @@ def _translate_document(args: argparse.Namespace, settings: Settings) -> None:
     of_runs = {"--resume": args.resume, "--stats": args.stats, "--stats-json": args.stats_json}
     for flag in [*(flag for flag, value in of_runs.items() if value), *settings.flags_of_lines()]:
         raise ValueError(f"{flag}: does not work with --format {args.format}")
-    if args.input_path == STANDARD:
-        name = "standard input"
-        data = sys.stdin.buffer.read()
-    else:
-        name = args.input_path
-        data = Path(name).read_bytes()
+    check_open(args.output_path)
+    name = "standard input" if args.input_path == STANDARD else args.input_path
+    with InputLines.open(args.input_path) as source:
+        data = source.read()
     try:
-        text = data.decode()
+        document = FORMATS[args.format](data.decode())
     except UnicodeDecodeError as error:
         raise InferenceError(f"{name}: is not UTF-8; convert it") from error
-    try:
-        document = FORMATS[args.format](re.sub("\r\n?", "\n", text))
     except InferenceError as error:
         raise InferenceError(f"{name}: {error}") from error
     with progress(args.no_progress_bar, f"translating {name}"):
         translator = load_translator(settings)
         results = translator.translate(document.sentences, seed=args.seed)
         output = document.joined([result.line for result in warned(results, 0)])
-    if "\r\n" in text:
-        output = output.replace("\n", "\r\n")
     if args.output_path == STANDARD:
         put(output)
     else:

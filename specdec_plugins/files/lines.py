@@ -27,6 +27,8 @@ class Line:
     draft: str | None = None
     #: The largest number of tokens of its translation; None is the settings' rule.
     max_length: int | None = None
+    #: The number of this sentence of the line, from 0.
+    sentence: int = 0
 
 
 def without_surrogates(text: str) -> str:
@@ -59,6 +61,8 @@ class InputLines:
         self.drafts: InputLines | None = None
         self._stream = stream
         self._fault = ""
+        #: True if the same input may be read another time.
+        self._passes = True
 
     @classmethod
     @contextmanager
@@ -76,6 +80,10 @@ class InputLines:
         """Return the number of all lines of a file; None where that cannot be known."""
         return None if self.path is None else count_lines(self.path)
 
+    def read(self) -> bytes:
+        """Return all of it."""
+        return self._stream.read()
+
     def __iter__(self) -> Iterator[Line]:
         drafts = (line.text for line in self.drafts or ())
         name = self.path or "standard input"
@@ -89,17 +97,20 @@ class InputLines:
                 draft = next(drafts, None)
                 if self.drafts and draft is None:
                     self._fault = self.drafts._fault or f"{self.drafts.path}: no line {self.number}"
+                    self._passes = False
                     return
                 yield Line(self.number, text, draft=draft)
         except UnicodeDecodeError:
             self._fault = f"{name}: line {self.number} is not UTF-8; unpack or convert it"
+            self._passes = False
         except OSError as error:
             self._fault = f"{name}: cannot be read ({error.strerror or error})"
 
     def check(self, remedy: str = "") -> None:
-        """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
+        """Raise the fault that ended the input early, if there was one; ``remedy`` is added to one
+        that may pass without a change of the input."""
         if self._fault:
-            raise InferenceError(f"{self._fault}{remedy}")
+            raise InferenceError(self._fault + (remedy if self._passes else ""))
 
 
 def check_drafts(path: str, source: str) -> None:
@@ -109,6 +120,12 @@ def check_drafts(path: str, source: str) -> None:
     lines = count_lines(source)
     if None not in (drafts, lines) and drafts != lines:
         raise InferenceError(f"--drafts {path}: has {drafts} lines, and {source} has {lines}")
+
+
+def check_open(output: str) -> None:
+    """Refuse standard output if it is closed."""
+    if output == STANDARD and sys.stdout is None:
+        raise InferenceError("standard output is closed; name a file")
 
 
 class OutputLines:
@@ -121,8 +138,7 @@ class OutputLines:
         self.resumable = may_be_file(path)
         #: Complete lines of an earlier run, which stay.
         self.done = 0
-        if path == STANDARD and sys.stdout is None:
-            raise InferenceError("standard output is closed; name a file")
+        check_open(path)
         if resume:
             if not self.resumable:
                 raise InferenceError(f"--resume: {path} is no ordinary file to go on with")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,29 @@ from html.parser import HTMLParser
 from itertools import accumulate, chain, pairwise
 from textwrap import TextWrapper
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, counted
+
+logger = logging.getLogger(__name__)
 
 #: Elements of HTML whose text is no language.
 VERBATIM = ("script", "style", "code", "pre", "kbd", "samp", "var", "textarea")
+#: Elements of which no other stands within a paragraph.
+BLOCKS = (
+    *("address", "article", "aside", "blockquote", "details", "div", "dl", "fieldset", "figure"),
+    *("footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "main", "menu", "nav"),
+    *("ol", "p", "pre", "section", "table", "ul"),
+)
+CELLS = ("td", "th", "tr", "tbody", "tfoot")
+#: Elements whose end tag may be left out, and what begins after it.
+ENDED_BY = {
+    "p": BLOCKS,
+    "li": ("li",),
+    **dict.fromkeys(("dt", "dd"), ("dt", "dd")),
+    **dict.fromkeys(("td", "th"), CELLS),
+    "tr": CELLS[2:],
+    **dict.fromkeys(("thead", "tbody"), CELLS[3:]),
+    "option": ("option", "optgroup"),
+}
 #: Elements without an end tag.
 VOID = (
     *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"),
@@ -25,9 +45,15 @@ BLANKS = re.compile(r"(\s*)((?:\S(?:.*\S)?)?)(\s*)", re.DOTALL)
 #: A blank that is not ASCII, such as the no-break space.
 WIDE_BLANK = re.compile(r"[^\S\x00-\x7f]")
 #: A line end within a text of HTML, where it is a blank.
-LINE_END = re.compile(r"(?<=\S)[^\S\n]*\n\s*(?=\S)")
+LINE_END = re.compile(r"(?<=\S)[^\S\r\n]*[\r\n]\s*(?=\S)")
+#: A line end of a subtitle.
+BREAK = re.compile(r"\r\n?|\n")
+#: The line of a subtitle's times, whatever their digits.
+TIMES = re.compile(r"\s*\d+:\d+.*-->")
+#: The end of such a line, and the beginning of what comes after it.
+WITH_TEXT = re.compile(r"-->[^\r\n]*(?:\r\n?|\n)[^\S\r\n]*\S")
 #: A tag within a subtitle, such as ``<i>`` or ``{\an8}``, and the dash before what somebody says.
-TAG = re.compile(r"((?:<[^>]*>|\{\\[^}]*\}|^|\n)[-\u2013\u2014]|<[^>]*>|\{\\[^}]*\})")
+TAG = re.compile(r"((?:<[^>]*>|\{\\[^}]*\}|^|[\r\n])[-\u2013\u2014]|<[^>]*>|\{\\[^}]*\})")
 
 
 @dataclass(frozen=True)
@@ -84,7 +110,9 @@ def subtitle_document(text: str, kind: str) -> Document:
     try:
         import webvtt
 
-        captions = webvtt.from_buffer([text], kind).captions
+        # It takes a cue after an empty line or a byte order mark for none.
+        readable = re.sub(r"(?m)^\ufeff+", "", BREAK.sub("\n", text)).lstrip("\n")
+        captions = webvtt.from_buffer([readable], kind).captions
     except ImportError as error:
         raise InferenceError(
             "subtitles cannot be read; pip install 'specdec-plugins[subtitles]'"
@@ -94,12 +122,14 @@ def subtitle_document(text: str, kind: str) -> Document:
     escapes = kind == "vtt"  # SRT has no references to characters
     parts = [""]
     end = 0
-    for caption in captions:
-        # Its lines follow one with its times; there may be empty ones among them.
-        lines = re.compile(r"\n(" + r"\s*\n".join(map(re.escape, caption.lines)) + ")")
+    read = 0
+    for written in chain.from_iterable(_cues(caption.lines) for caption in captions):
+        # They follow a line of times; there may be empty ones among them.
+        lines = re.compile(r"[\r\n](" + r"\s*[\r\n]".join(map(re.escape, written)) + ")")
         if cue := lines.search(text, text.index("-->", end)):
             parts[-1] += text[end : cue.start(1)]
             end = cue.end()
+            read += bool(written)
             for number, stretch in enumerate(TAG.split(cue[1])):
                 if number % 2:  # a tag
                     parts[-1] += stretch
@@ -110,7 +140,23 @@ def subtitle_document(text: str, kind: str) -> Document:
                         rest[::2] = map(html.unescape, rest[::2])
                     parts += rest
     parts[-1] += text[end:]
+    if unread := len(WITH_TEXT.findall(text)) - read:
+        logger.warning(
+            "%s: without a number, or with odd times: stays", counted(unread, "subtitle")
+        )
     return Document(parts, _wrapped_and_escaped if escapes else _wrapped)
+
+
+def _cues(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the lines of a cue, and of cues after it whose number or times are odd, which its
+    parser takes for text."""
+    begin = 0
+    for index, line in enumerate(lines):
+        if TIMES.match(line):
+            numbered = index > begin and not any(map(str.isalpha, lines[index - 1]))
+            yield lines[begin : index - numbered]
+            begin = index + 1
+    yield lines[begin:]
 
 
 #: Makes a document of a text in a format; sentences are not divided.
@@ -129,7 +175,8 @@ def _wrapped(subtitle: str, translation: str) -> str:
     )
     while len(lines.wrap(translation)) > count:
         lines.width += 1
-    return lines.fill(translation)
+    ends = BREAK.search(subtitle)
+    return (ends[0] if ends else "").join(lines.wrap(translation))
 
 
 def _wrapped_and_escaped(subtitle: str, translation: str) -> str:
@@ -191,8 +238,10 @@ class _Splitter(HTMLParser):
         self._text = ""
         #: True if what comes next in the source is text.
         self._is_text = False
-        #: The open elements within one that stays, the outermost first.
-        self._verbatim: list[str] = []
+        #: The open elements, the outermost first.
+        self._open: list[str] = []
+        #: How many of them are open outside of the one that stays, if there is one.
+        self._outside: int | None = None
 
     def end(self) -> None:
         """Take the rest of the source."""
@@ -220,7 +269,7 @@ class _Splitter(HTMLParser):
         """Divide the text since the last tag."""
         raw = self._text
         self._text = ""
-        if self._verbatim:
+        if self._outside is not None:
             self.parts[-1] += raw
             return
         text = LINE_END.sub(" ", html.unescape(raw))
@@ -234,18 +283,33 @@ class _Splitter(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._begin(False)
-        stays = self._verbatim or tag in VERBATIM or ("translate", "no") in attrs
-        if stays and tag not in VOID:
-            self._verbatim.append(tag)
+        while self._open and tag in ENDED_BY.get(self._open[-1], ()):
+            self._end_from(len(self._open) - 1)
+        if tag in VOID:
+            return
+        if self._outside is None:
+            kept = (dict(attrs).get("translate") or "").lower() == "no"
+            if kept or tag in VERBATIM:
+                self._outside = len(self._open)
+        self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._begin(False)
 
     def handle_endtag(self, tag: str) -> None:
         self._begin(False)
-        if tag in self._verbatim:
-            # Elements within it that were not closed end, too.
-            del self._verbatim[len(self._verbatim) - 1 - self._verbatim[::-1].index(tag) :]
+        if tag in self._open:
+            self._end_from(len(self._open) - 1 - self._open[::-1].index(tag))
+
+    def _end_from(self, index: int) -> None:
+        """End an open element, and those within it that were not closed."""
+        del self._open[index:]
+        if self._outside is not None and index <= self._outside:
+            self._outside = None
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read what begins with ``<![`` as browsers do: as a comment."""
+        return self.parse_bogus_comment(i, report)
 
     def handle_data(self, data: str) -> None:
         self._begin(True)

@@ -258,9 +258,9 @@ class Translator:
                     plain_document(line.text, str(self.settings.source_lang)) for line in lines
                 )
                 yield [
-                    replace(line, text=text)
+                    replace(line, text=text, sentence=number)
                     for line, document in zip(lines, documents)
-                    for text in document.sentences
+                    for number, text in enumerate(document.sentences)
                 ]
 
         for results in self._translate(sentences(), seed):
@@ -320,7 +320,8 @@ class Translator:
                 with self._lock:
                     self._thread = get_ident()
                     if seed is not None and self.settings.rule.draws:
-                        draw = Random(f"{seed} {rows[0].line.number}")
+                        first = rows[0].line
+                        draw = Random(f"{seed} {first.number} {first.sentence}")
                         torch.manual_seed(draw.getrandbits(63))
                     try:
                         self._decode(rows)
@@ -372,13 +373,18 @@ class Translator:
             raise InferenceError(f"{fault} ({error})") from error
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
             raise InferenceError(fault)
+        limit = 0
+        if isinstance(self.generator, BatchGenerator) and self.generator.has_one_limit:
+            limit = max(item.longest for item in items)
         for item, hypotheses in zip(items, rows, strict=True):
-            item.translation = self._translation(item, hypotheses)
+            item.translation = self._translation(item, hypotheses, max(limit, item.longest))
             if item.growing is not None:
                 item.growing.end(item.translation.text)
                 item.translation = item.growing.fault or item.translation
 
-    def _translation(self, item: _Item, hypotheses: list[step_result.Hypothesis]) -> Translation:
+    def _translation(
+        self, item: _Item, hypotheses: list[step_result.Hypothesis], longest: int
+    ) -> Translation:
         several = [self._hypothesis(output) for output in hypotheses[: self.settings.nbest]]
         best = several[0]
         output = hypotheses[0]
@@ -398,7 +404,7 @@ class Translator:
             best.score,
             accepted=output.get("accepted", []),
             forced=forced,
-            limited=item.cut or len(best.tokens) > item.longest,
+            limited=item.cut or len(best.tokens) > longest,
             unknown=self.codec.source.unk() in item.source
             or self.codec.target.unk() in output["tokens"],
             trace=trace,
@@ -443,6 +449,7 @@ def _joined(document: Document, sentences: list[Translation]) -> Translation:
         document.joined([sentence.text for sentence in sentences]),
         [token for sentence in sentences for token in sentence.tokens],
         accepted=[count for sentence in sentences for count in sentence.accepted],
+        forced=sum(sentence.forced for sentence in sentences),
         limited=any(sentence.limited for sentence in sentences),
         unknown=any(sentence.unknown for sentence in sentences),
         verified=[count for sentence in sentences for count in sentence.verified],

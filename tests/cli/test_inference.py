@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,27 @@ def test_subtitles(
     assert run("--format", "html", input_path=str(path)) == 1
     assert f"{path}: is not UTF-8" in one_error(capfd)
     assert (tmp_path / "out.txt").read_bytes() == output.encode()
+
+
+def test_markup_stays_byte_for_byte(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+    path = tmp_path / "page.html"
+    page = "<p>%s</p>\r\n<script>a\rb</script>\n<p>%s</p>\r"
+    path.write_bytes((page % (*SENTENCES[:2],)).encode())
+    assert run("--format", "html", "--quiet", input_path=str(path)) == 0
+    output = (tmp_path / "out.txt").read_bytes().decode()
+    assert output == page % (*map(escape, greedy[:2]),)
+
+
+def test_a_remedy_that_works(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An input that has to be changed is not gone on with."""
+    path = tmp_path / "in"
+    path.write_bytes(b"w1\nw2\xff\nw3\n")
+    assert run(input_path=str(path)) == 1
+    error = one_error(capfd)
+    assert "line 2 is not UTF-8; unpack or convert it" in error
+    assert "--resume" not in error
 
 
 def test_sampling(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:

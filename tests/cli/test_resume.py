@@ -263,13 +263,18 @@ def test_a_finished_run_keeps_its_figures(
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
+@pytest.mark.parametrize("kind", ["text", "html"])
 def test_a_closed_stream_is_one_line(
-    stream: str, run: RunScript, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    kind: str,
+    stream: str,
+    run: RunScript,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = {"stdin": "input_path", "stdout": "output_path"}[stream]
     with monkeypatch.context() as patch:
         patch.setattr(f"sys.{stream}", None)
-        assert run(**{path: "-"}) == 1
+        assert run("--format", kind, **{path: "-"}) == 1
     assert "is closed; name a file" in capfd.readouterr().err
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.runs.inference_runs import make_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.documents import FORMATS, html_document, plain_document
@@ -68,6 +70,16 @@ def test_any_plain_text_is_joined_again(text: str, split: bool) -> None:
         ("a<style>p{}\n<p>b</p>", "A<style>p{}\n<p>b</p>"),
         ("<math><![CDATA[1]]></math>a", "<math><![CDATA[1]]></math>A"),
         ("<?xml a?>b < c", "<?xml a?>B &lt; C"),
+        ("a <![ b", "A &lt;![ B"),
+        ("<![a[b]]>c", "<![a[b]]>C"),
+        ("<p translate=NO>a</p>b\r\n\rc\n", "<p translate=NO>a</p>B C\n"),
+        # End tags that may be left out.
+        ("<tr><td translate=no>a<td>b<tr><td>c", "<tr><td translate=no>a<td>B<tr><td>C"),
+        ("<table><td translate=no>a</table>b", "<table><td translate=no>a</table>B"),
+        ("<p>a<p translate=no>b<i>c<h1>d", "<p>A<p translate=no>b<i>c<h1>d"),
+        ("<p>a<p translate=no>b<h1>c", "<p>A<p translate=no>b<h1>C"),
+        ("<ul translate=no><li>a<li>b</ul>c", "<ul translate=no><li>a<li>b</ul>C"),
+        ("<p translate=no>a<br>b</i></p>c", "<p translate=no>a<br>b</i></p>C"),
     ],
 )
 def test_tags_stay(text: str, expected: str) -> None:
@@ -142,6 +154,37 @@ def test_texts_of_subtitles(kind: str, template: str, texts: list[str]) -> None:
     assert document.joined(numbers) == template % tuple(wrapped)
 
 
+CUE = "1\n00:00:01,000 --> 00:00:02,000\nA dog\nand a cat.\n\n"
+ODD_CUE = "00:00:03,000 --> 00:00:04,000\nOne.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "unread"),
+    [
+        (f"\ufeff{CUE}\ufeff{CUE}", 2, 0),
+        (f"\n\n{CUE}", 1, 0),
+        (f"{CUE}2.\n{ODD_CUE}{CUE}", 3, 0),
+        (f"{CUE}2\n00:00:03,000 --> 00:00:04,000\n\n{CUE}", 2, 0),
+        (f"{CUE}{ODD_CUE}", 1, 1),
+        (f"{CUE}2\n00:00:03 --> 00:00:04\nOne.\n\n", 1, 1),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_odd_numbers_and_times(
+    end: str, text: str, sentences: int, unread: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None of them is translated, or lost; it is said what is not read."""
+    pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
+    text = text.replace("\n", end)
+    document = FORMATS["srt"](text)
+    assert len(document.sentences) == sentences
+    assert {*document.sentences} <= {f"A dog{end}and a cat.", "One."}
+    upper = document.joined([" ".join(x.split()).upper() for x in document.sentences])
+    assert upper.lower().split() == text.lower().split()
+    assert upper.count(end) == text.count(end)
+    assert caplog.text.count("1 subtitle: without a number, or with odd times: stays") == unread
+
+
 def test_references_of_webvtt_are_written_again() -> None:
     """SRT has none."""
     pytest.importorskip("webvtt", reason="webvtt is not installed (extra [subtitles])")
@@ -193,6 +236,19 @@ def test_sentences_of_a_line_are_joined_again(batch: int, world: Path) -> None:
     assert [line.text for line in split.translate(lines[2:])] == [f" {d} ", "1 2"]
     with pytest.raises(ValueError, match="translate_batch takes whole lines"):
         split.translate_batch(lines)
+    begun = replace(split.settings, target_prefix="w3")
+    (line,) = load_translator(begun).translate(lines[:1])
+    assert line.forced == 3
+
+
+def test_each_sentence_of_a_line_is_drawn_on_its_own(world: Path) -> None:
+    options = {"rule": SamplingRule(), "strategy": "AR", "source_lang": "en", "target_lang": "de"}
+    translator = load_translator(make_settings(world, **options, split_sentences=True))
+    found, again = (next(iter(translator.translate(["W1 w2 w3. " * 9], seed=1))) for _ in range(2))
+    assert found.text == again.text
+    joined = load_translator(make_settings(world, **options))
+    alone = next(iter(joined.translate(["W1 w2 w3."], seed=1))).text
+    assert found.text != " ".join([alone] * 9)
 
 
 def test_the_first_unknown_word_of_sentences_is_named_once(
@@ -219,7 +275,7 @@ def test_what_is_of_whole_lines_is_refused(options: dict[str, object], world: Pa
 
 
 @examples(100)
-@given(st.text(st.sampled_from("ab<>/&;=!-' \"\np")))
+@given(st.text(st.sampled_from("ab<>/&;=!-[]' \"\r\np")))
 def test_any_markup_is_read(text: str) -> None:
     """Whatever its faults: nothing of what is between tags is lost."""
     document = html_document(text, "en")

@@ -131,3 +131,11 @@ def test_a_search_has_one_limit(options: dict[str, object], world: Path) -> None
         translator.translate_batch(SENTENCES[:2], max_lengths=[None, 3])
     results = translator.translate_batch(SENTENCES[:2], max_lengths=[None, None])
     assert all(isinstance(result, Translation) for result in results)
+    # That of a batch's longest source.
+    limits = GenerationLimits(max_len_a=0.5, max_len_b=1)
+    settings = make_settings(world, **options, batch=len(SENTENCES) + 1, limits=limits)
+    found = list(load_translator(settings).translate([*SENTENCES, "w1 " * 23]))
+    lengths = [len(line.tokens) for line in found]
+    assert [line.limited for line in found] == [length > 13 for length in lengths]
+    own = [limits.max_length(len(line.split()) + 1, 1000) for line in SENTENCES]
+    assert any(limit < length <= 13 for limit, length in zip(own, lengths))

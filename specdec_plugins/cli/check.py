@@ -24,6 +24,7 @@ from random import Random
 
 import torch
 
+from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.table import markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
@@ -34,6 +35,7 @@ from specdec_plugins.inference import Settings, Translator
 from specdec_plugins.inference.flags import add_verifier_flags, settings_of_verifier
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.inference.report import describe_verifier
+from specdec_plugins.inference.systems import DRAFTER as UNVERIFIED
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.jobs.loading import load
 from specdec_plugins.machine import processor_name
@@ -148,7 +150,9 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
             for line, a, b in zip(lines, outputs, references[key][0], strict=True)
             if a != b
         ]
-        if settings.precision == "float64" and settings.rule.lossless:
+        # Neither drawn nor unverified output is meant to be the same.
+        exact = settings.rule == StrictRule() and settings.strategy != UNVERIFIED
+        if settings.precision == "float64" and exact:
             inexact += len(gaps)
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
         largest = f"{max(gaps):.2g}" if gaps else ""

@@ -64,6 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args.reference = args.reference or [None] * len(args.input_path)
     if len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
+    if len({*args.input_path}) < len(args.input_path):
+        parser.error("--input-path: names a text twice")
     if (args.strategy, args.controller) != ("specdec", "auto"):
         parser.error("--strategy, --controller: are said by --systems, such as AR or tree")
     if args.warmup < 0:
@@ -119,6 +121,8 @@ def prepare(
     for name in converted:
         if reason := obstacle(systems[name]):
             raise ValueError(f"--systems {name}: {reason}")
+    if converted:
+        base = replace(base, beam=1, nbest=1, search_options={})
     translator = load(replace(base, **PLAIN), args.no_progress_bar)
     model = None
     if converted:

@@ -68,10 +68,12 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         figures = {"milliseconds": 1000 * self.seconds / len(self.outputs)}
         if self.memory is not None:
             figures["memory"] = self.memory
+        if self.sentences:
+            tokens = sum(sentence.length for sentence in self.sentences)
+            figures["tokens_per_second"] = tokens / max(self.seconds, 1e-9)
         if self.counts:
             counts = DecodingStatistics()
             vars(counts).update(self.counts)
-            figures["tokens_per_second"] = counts.committed_tokens / max(self.seconds, 1e-9)
             figures["verification_rate"] = counts.verification_rate
             if "verified_tokens" in self.counts:
                 figures |= {name: getattr(counts, name) for name in RATES}

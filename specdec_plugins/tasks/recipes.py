@@ -69,7 +69,9 @@ def _recipe_flags(path: Path, argv: Sequence[str]) -> Iterator[str]:
     groups = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
     for (group, field), name in names.items():
         value = groups[group][field]
-        if groups[group].get("_name") == kinds[group] and value not in ("???", None):
+        # Switches of fairseq's commands are off where they are not named.
+        unsaid = value is False or value in ("???", None)
+        if groups[group].get("_name") == kinds[group] and not unsaid:
             yield flag(name) if value is True else f"{flag(name)}={value}"
 
 

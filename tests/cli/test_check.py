@@ -85,6 +85,14 @@ def test_a_difference_is_an_error_in_float64(
     assert ("specdec-translate" in output) == (status == 0)
 
 
+def test_drawn_and_unverified_output_may_differ(
+    pair: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    systems = "AR@float64,sampling=true,temperature=9 drafter@float64"
+    assert check.main(f"{pair} --input-path {pair}/in.en --systems {systems}".split()) == 0
+    assert max(map(int, compared(capfd.readouterr().out).values())) > 0
+
+
 def test_systems_and_batches_on_a_text(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
     systems = "heuristic@float64 beam@float64,beam=3 constant@float64,target_prefix=w1"
     flags = f"{pair} --batch 1 2 --input-path {pair}/in.en --systems {systems}"

@@ -108,12 +108,28 @@ def test_drawn_output(run: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "unlike AR |" not in capfd.readouterr().out
 
 
+def test_drawn_output_beside_fairseqs(run: Evaluate, tmp_path: Path) -> None:
+    """By the token, since its length is drawn, too; with plots."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra [plot])")
+    path = tmp_path / "other"
+    systems = "--sampling --systems fairseq@beam=1 AR"
+    argv = f". --output-path {path} --cpu --input-path in.txt --rounds 2 --warmup 0 --quiet"
+    assert script.main(f"{argv} --engine eager --max-len-b 9 {systems}".split()) == 0
+    rows = [row for row in (path / "table.md").read_text("utf-8").splitlines() if "| 1.00 (" in row]
+    assert len(rows) == 1
+    assert (path / "speed.svg").exists()
+    runs = read_runs(path / "runs.jsonl")
+    assert all(run.figures()["tokens_per_second"] > 0 for run in runs)
+
+
 def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
     assert run("--systems ctranslate2@float32 --rounds 1") == 0
     (done,) = read_runs(tmp_path / "out/runs.jsonl")
     assert len(done.outputs) == 4
     assert run("--systems ctranslate2 --repetition-penalty 2") in (1, 2)
+    beams = f"--beam 2 --systems ctranslate2 tree --rounds 1 --output-path {tmp_path}/beams"
+    assert run(beams) == 0
 
 
 @pytest.mark.parametrize(
@@ -129,6 +145,7 @@ def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
         "--strategy AR",
         "--controller tree",
         "--warmup -1",
+        "--input-path in.txt in.txt",
     ],
 )
 def test_bad_input(run: Evaluate, tmp_path: Path, flags: str) -> None:

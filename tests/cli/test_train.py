@@ -25,6 +25,7 @@ RECIPE = """
 task: {_name: translation_specdec, data: "???", total_up: "${optimization.max_update}"}
 model: {_name: transformer, encoder_normalize_before: true, encoder_layers: 3, dropout: 0.2}
 lr_scheduler: {_name: polynomial_decay, total_num_update: "${optimization.max_update}"}
+common: {fp16: false}
 optimization: {lr: [0.002], max_update: 70}
 checkpoint: {no_epoch_checkpoints: true, save_dir: null}
 """
@@ -60,6 +61,7 @@ def test_flags_say_all_that_the_file_says(path: Path) -> None:
     ("more", "has", "lacks"),
     [
         ("", "--encoder-normalize-before --no-epoch-checkpoints --total-up=70", ""),
+        ("", "", "--fp16=False --fp16"),
         # Settings that refer to another follow it.
         ("--max-update 9", "--total-num-update=9 --total-up=9 --dropout=0.2", "--total-up=70"),
         ("--encoder-layers 5", "--encoder-layers 5 --dropout=0.2", "--encoder-layers=3"),

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from traceback import format_tb
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -176,6 +177,11 @@ class Service:
                 response = JSONResponse({key: error.detail}, error.status_code)
             except ClientDisconnect:
                 response = Response(status_code=499)
+            except Exception as error:  # whose message may have words of the text
+                where = "".join(format_tb(error.__traceback__))
+                logger.error("%s: %s\n%s", path, type(error).__name__, where)
+                key = "message" if is_deepl else "error"
+                response = JSONResponse({key: "an error of the service, see its log"}, 500)
             self.figures.requests.labels(path, response.status_code).inc()
             return response
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import NamedTuple
 
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.growth import Piece
 from specdec_plugins.inference.settings import Settings
@@ -97,7 +98,10 @@ def _end_with_parent() -> None:
 
 def _translate(direction: Direction, text: str, pieces: Connection | None) -> Sentence:
     on_piece = None if pieces is None else lambda _, piece: pieces.send(piece)
-    (result,) = TRANSLATORS[direction].translate_batch([text], on_piece=on_piece)
+    translator = TRANSLATORS[direction]
+    # It keeps a latency for each sentence.
+    translator.generator.statistics = DecodingStatistics()
+    (result,) = translator.translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
         return Sentence(text, fault=str(result))
     tokens = len(result.tokens) - result.forced

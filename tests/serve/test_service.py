@@ -36,6 +36,7 @@ from helpers.runs.served import (
 from specdec_plugins.cli import serve
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import load_translator
+from specdec_plugins.serve import workers as worker_processes
 
 for library in LIBRARIES:
     pytest.importorskip(library, reason=f"{library} is not installed (extra [serve])")
@@ -143,6 +144,41 @@ def test_paragraphs_and_tags_stay(server: Server, expected: dict[str, str]) -> N
     marked = f'<p id="1">{first}</p><br>{second}'
     status, answer = server.translate(marked, format="html")
     assert answer["translatedText"] == f'<p id="1">{escape(begin)}</p><br>{escape(end)}'
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate", "/translate/stream"])
+def test_an_error_of_our_own_is_in_the_log_without_the_text(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError(SENTENCES[0])
+
+    testing = pytest.importorskip("starlette.testclient", reason="no httpx is installed")
+    monkeypatch.setattr("specdec_plugins.serve.app.plain_document", fail)
+    workers: Any = SimpleNamespace(start=lambda: None, directions=[("en", "de")], busy=0)
+    service = Service(workers)
+    fields = {"q": "a", "text": ["a"], "source": "en", "target": "de", "target_lang": "DE"}
+    answer = testing.TestClient(service.app()).post(path, json=fields)
+    assert answer.status_code == 500
+    (message,) = answer.json().values()
+    assert message == "an error of the service, see its log"
+    assert f"{path}: AssertionError" in caplog.text
+    assert "in fail" in caplog.text
+    assert SENTENCES[0] not in caplog.text
+    counted = service.figures.registry.get_sample_value(
+        "specdec_requests_total", {"path": path, "status": "500"}
+    )
+    assert counted == 1
+
+
+def test_a_worker_keeps_no_figures_of_sentences(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = load_translator(make_settings(world))
+    monkeypatch.setattr(worker_processes, "TRANSLATORS", {("en", "de"): translator})
+    for sentence in SENTENCES:
+        worker_processes._translate(("en", "de"), sentence, None)
+    assert len(translator.statistics.latencies) == 1
 
 
 def test_what_is_wrong_with_an_output_is_said(server: Server) -> None:

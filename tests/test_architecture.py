@@ -31,23 +31,23 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 705,
+    "cli": 707,
     "criterions": 194,
     "data": 43,
     "decoding": 2890,
-    "engines": 1112,
-    "evaluation": 869,
-    "files": 324,
+    "engines": 1118,
+    "evaluation": 872,
+    "files": 333,
     "host": 152,
-    "inference": 1813,
+    "inference": 1864,
     "jobs": 706,
     "models": 946,
-    "serve": 490,
-    "tasks": 348,
-    "verifiers": 609,
+    "serve": 497,
+    "tasks": 350,
+    "verifiers": 615,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_129
+MAX_WEIGHT = 12_215
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 for _name in ("numba", "filelock"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
+#: False where ``NUMBA_DISABLE_JIT`` is set, for a debugger.
+COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -29,6 +31,8 @@ def compiled(function: Function, **options: Any) -> Function:
     except RuntimeError:
         # No folder can be written to: each process compiles for itself.
         return cast(Function, numba.njit(nogil=True, **options)(function))
+    if not COMPILES:
+        return function
     cache = kernel._cache
     load = cache.load_overload
     save = cache.save_overload

@@ -141,9 +141,11 @@ class TextCodec:
 
     def encode_draft(self, text: str, longest: int) -> Tensor:
         """Return ``(tokens,)`` ids, EOS included, of a text that an output may resemble; at most
-        the first ``longest`` of them."""
+        the first ``longest`` of them. An empty text has none."""
         # A word has at least one token.
         words = text.split(maxsplit=longest)[:longest]
+        if not words:
+            return torch.empty(0, dtype=torch.long)
         ids = self._ids(self.target, " ".join(words))
         return torch.cat([ids.new_tensor(self.tokens.forced), ids])[:longest]
 

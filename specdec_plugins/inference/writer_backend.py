@@ -104,7 +104,8 @@ class WriterGenerator(BatchGenerator):
             "forced": len(prefix),
         }
         if self._with_scores:
-            scores = self._writer.log_probabilities(sentence, tokens)
+            temperature = self._limits.temperature
+            scores = self._writer.log_probabilities(sentence, tokens, temperature)
             scores[tokens == self._unk] -= self._limits.unkpen
             hypothesis["positional_scores"] = scores
             hypothesis["score"] = total_score(scores, self._limits)

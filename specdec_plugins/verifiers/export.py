@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from fairseq.data import Dictionary
@@ -80,7 +79,7 @@ def write_folder(
     """
     from safetensors.torch import save
 
-    _check_network(verifier.cfg)
+    _check_network(verifier)
     config = _config_of(verifier, len(dictionary))
     # As fairseq's search is limited: 200 tokens, of which the first is not EOS.
     generation = Generation(
@@ -137,14 +136,15 @@ def _config_of(verifier: TransformerModelBase, size: int) -> Config:
     )
 
 
-def _check_network(cfg: Any) -> None:
+def _check_network(verifier: TransformerModelBase) -> None:
     """Refuse a network that no M2M-100 has."""
-    for name in _lacking(cfg):
+    for name in _lacking(verifier):
         raise CheckpointError(f"--to transformers: an M2M-100 has {name}; the model has not")
 
 
-def _lacking(cfg: Any) -> Iterator[str]:
+def _lacking(verifier: TransformerModelBase) -> Iterator[str]:
     """Yield what an M2M-100 has and a network has not."""
+    cfg = verifier.cfg
     if not cfg.share_all_embeddings:
         yield "--share-all-embeddings"
     if not cfg.encoder.normalize_before:
@@ -159,3 +159,8 @@ def _lacking(cfg: Any) -> Iterator[str]:
         yield "no --layernorm-embedding"
     if cfg.activation_fn not in NAMES:
         yield "another --activation-fn"
+    # Which those of old checkpoints have not, whatever their options say.
+    if verifier.encoder.layer_norm is None or verifier.decoder.layer_norm is None:
+        yield "a norm after the last layer"
+    if verifier.decoder.output_projection.bias is not None:
+        yield "no bias of its output"

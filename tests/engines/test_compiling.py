@@ -13,7 +13,9 @@ import pytest
 from helpers.runs.kills import fork
 from numba.core.caching import IndexDataCacheFile
 
+from specdec_plugins.engines import compiling
 from specdec_plugins.engines.compiling import compiled
+from specdec_plugins.engines.writer import trial
 
 
 def test_processes_that_compile_at_once_keep_all(
@@ -36,6 +38,19 @@ def test_processes_that_compile_at_once_keep_all(
     processes = [fork(lambda: int(twice(21) != 42)), fork(lambda: int(twice(21.0) != 42))]
     assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
+
+
+def test_functions_stay_as_they_are_for_a_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``NUMBA_DISABLE_JIT``; and there is no writer, whose instructions are LLVM's."""
+    monkeypatch.setattr(compiling, "COMPILES", False)
+    monkeypatch.setattr(trial, "COMPILES", False)
+    monkeypatch.setattr(numba, "njit", lambda **_: lambda function: function)
+
+    def twice(number: float) -> float:
+        return 2 * number
+
+    assert compiled(twice) is twice
+    assert not trial.runs_here()
 
 
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])

@@ -34,7 +34,7 @@ def test_each_kind_gives_the_verifiers_words(batch: int, world: Path) -> None:
     before = translator.statistics.drafted_tokens
     results = list(translator.translate(SENTENCES, drafts=[""] * len(SENTENCES)))
     assert [result.text for result in results] == expected
-    assert translator.statistics.drafted_tokens == before + len(SENTENCES)  # EOS
+    assert translator.statistics.drafted_tokens == before
     for engine in ("auto", "eager"):
         copy = load_translator(make_settings(world, engine=engine, path=None, batch=batch))
         assert [result.text for result in copy.translate(SENTENCES)] == expected
@@ -96,6 +96,16 @@ def test_drafts_end_with_the_longest_output(world: Path) -> None:
     translator = load_translator(make_settings(world, drafts="texts", path=None))
     stored = translator._encode(Line(1, "w3", draft="w1 " * 1000)).draft
     assert len(stored) == 10, "9 tokens and EOS"
+
+
+@pytest.mark.parametrize("empty", ["", " \u00a0"])
+def test_an_empty_text_drafts_nothing(empty: str, world: Path) -> None:
+    """In a batch of empty ones, and beside others."""
+    translator = load_translator(make_settings(world, drafts="texts", path=None, batch=3))
+    for drafts in ([empty] * 3, ["w1 w2", empty, empty]):
+        found = list(translator.translate(SENTENCES[:3], drafts=drafts))
+        assert [line.text for line in found] == texts(world, strategy="AR")[:3]
+        assert all(not any(line.verified) for line, text in zip(found, drafts) if text == empty)
 
 
 def test_a_copy_that_no_engine_can_make(

@@ -125,10 +125,12 @@ def test_limits_are_those_of_the_loop(world: Path) -> None:
         assert [line.limited for line in found] == [line.limited for line in greedy]
 
 
-@pytest.mark.parametrize("unkpen", [0.0, 2.5])
-def test_scores_are_the_loops_up_to_rounding(world: Path, unkpen: float) -> None:
+@pytest.mark.parametrize(("unkpen", "temperature"), [(0.0, 1.0), (2.5, 1.0), (0.0, 0.5)])
+def test_scores_are_the_loops_up_to_rounding(
+    world: Path, unkpen: float, temperature: float
+) -> None:
     """Of the same tokens, the unknown one among them: all but EOS are forced, by the limit that."""
-    limits = GenerationLimits(max_len_b=3, unkpen=unkpen, min_len=3)
+    limits = GenerationLimits(max_len_b=3, unkpen=unkpen, min_len=3, temperature=temperature)
     loop = load(world, limits=limits, precision="float64", engine="eager")
     sample = made_up(loop.codec.source, 2, 5)
     prefix = torch.tensor([[4, 9, 7], [6, loop.codec.target.unk(), 11]])

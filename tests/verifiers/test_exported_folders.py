@@ -12,6 +12,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import encoders
 from fairseq.sequence_generator import SequenceGenerator
 from helpers.models.folders import FAMILIES, LINES, import_transformers, make_marian
+from helpers.models.stand_ins import JOINT, PRE_NORM, StandIn, without_versions
 from helpers.runs.scripts_here import run
 
 import specdec_plugins
@@ -188,6 +189,22 @@ def test_a_folder_of_transformers_has_no_drafter(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no drafter"):
         export(WMT / "verifier.pt", tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["old", "no final norm", "bias"])
+def test_parts_of_the_network_that_no_option_tells(kind: str, tmp_path: Path) -> None:
+    """transformers would load the folder with parts of its own, or without ours."""
+    options = {**PRE_NORM, **JOINT, "no_decoder_final_norm": kind == "no final norm"}
+    changes = {"old": (without_versions,), "bias": (with_output_bias,)}
+    stand_in = StandIn(options, changes.get(kind, ()))
+    path = stand_in.save(tmp_path / "verifier.pt")
+    lacking = "no bias of its output" if kind == "bias" else "a norm after the last layer"
+    with pytest.raises(RuntimeError, match=f"an M2M-100 has {lacking}; the model has not"):
+        export(path, tmp_path / "out", "--to", "transformers")
+
+
+def with_output_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {**weights, OUTPUT_BIAS: torch.ones(len(weights["decoder.embed_tokens.weight"]))}
 
 
 def test_a_network_that_is_no_m2m(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from specdec_plugins.engines.compiling import COMPILES
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.machine import cache_folder, processor_name, python_program
 
@@ -28,6 +29,8 @@ def runs_here() -> bool:
     facts = f"{source} {kernel.FEATURES} {numba.__version__} {processor_name()}"
     digest = hashlib.sha256(facts.encode()).hexdigest()
     passed = cache_folder() / f"writer-{digest[:16]}"
+    if not COMPILES:
+        return False
     if passed.exists():
         return True
     logger.info("the writer is compiled for this processor, once; this takes some 15 s")

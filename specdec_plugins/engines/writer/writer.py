@@ -100,11 +100,15 @@ class Writer:
         """
         return Sentence(self, memory, first, length)
 
-    def log_probabilities(self, sentence: Sentence, tokens: Tensor) -> Tensor:
+    def log_probabilities(
+        self, sentence: Sentence, tokens: Tensor, temperature: float = 1.0
+    ) -> Tensor:
         """Return ``(n,)`` those of a sentence's ``tokens`` ``(n,)``, with nothing banned."""
         states = torch.from_numpy(sentence.states[: len(tokens)])
         logits = F.linear(states, torch.from_numpy(self.model.output), self._bias)
-        return logits.log_softmax(1).gather(1, tokens[:, None])[:, 0]
+        # Minus the best, so that no score can become infinity.
+        tempered = (logits - logits.amax(1, keepdim=True)) / temperature
+        return tempered.log_softmax(1).gather(1, tokens[:, None])[:, 0]
 
     def scratch(self, length: int) -> kernel.Scratch:
         """Return memory for sentences of a ``length``, target or source."""

@@ -240,7 +240,7 @@ class _Splitter(HTMLParser):
         self._is_text = False
         #: The open elements, the outermost first.
         self._open: list[str] = []
-        #: How many of them are open outside of the one that stays, if there is one.
+        #: The number of them that are open outside of one that stays; None: there is none.
         self._outside: int | None = None
 
     def end(self) -> None:

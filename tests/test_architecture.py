@@ -37,7 +37,7 @@ CEILINGS = {
     "decoding": 2890,
     "engines": 1118,
     "evaluation": 872,
-    "files": 333,
+    "files": 338,
     "host": 152,
     "inference": 1864,
     "jobs": 706,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 615,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_215
+MAX_WEIGHT = 12_220
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

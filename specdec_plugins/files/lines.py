@@ -100,6 +100,10 @@ class InputLines:
                     self._passes = False
                     return
                 yield Line(self.number, text, draft=draft)
+            # Those beside a file are counted before, and those of a shard go on after it.
+            if self.drafts and self.path is None and next(drafts, None) is not None:
+                self._fault = f"{self.drafts.path}: has more lines than {name}"
+                self._passes = False
         except UnicodeDecodeError:
             self._fault = f"{name}: line {self.number} is not UTF-8; unpack or convert it"
             self._passes = False

@@ -52,12 +52,13 @@ class Translation:
     text: str
     #: Symbols of the target dictionary, EOS included; empty for a blank line.
     tokens: list[str] = field(default_factory=list)
-    #: fairseq's score: the mean log-probability of the tokens, by default; None of a blank line and
-    #: by CTranslate2.
+    #: fairseq's score: the mean log-probability of the tokens, by default; None of a blank line, of
+    #: a line whose sentences are split, and by CTranslate2.
     score: float | None = None
     #: Drafted tokens that each step committed; empty for a blank line and for beam search.
     accepted: list[int] = field(default_factory=list)
-    #: The number of tokens, the first ones, that the target prefix forced.
+    #: The number of tokens, the first ones, that the target prefix forced; of split sentences the
+    #: sum.
     forced: int = 0
     #: True if its end may be missing: it is as long as the limit lets it be, or the source was cut.
     limited: bool = False
@@ -67,7 +68,8 @@ class Translation:
     trace: SentenceTrace | None = None
     #: Drafted tokens that each step verified; empty where ``accepted`` is.
     verified: list[int] = field(default_factory=list)
-    #: The ``nbest`` outputs of the settings, the best first; empty for a blank line.
+    #: The ``nbest`` outputs of the settings, the best first; empty for a blank line, and where
+    #: sentences are split.
     hypotheses: list[Hypothesis] = field(default_factory=list)
 
     @property

@@ -20,7 +20,7 @@ while :; do
   case ${1:-} in
     --keep-valid) splits=(train); shift ;;
     --interpolate) interpolate=yes; shift ;;
-    --workers) workers=${2:?--workers: give a number}; shift 2 ;;
+    --workers) check_number --workers "${2-}"; workers=$2; shift 2 ;;
     *) break ;;
   esac
 done

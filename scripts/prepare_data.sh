@@ -20,6 +20,7 @@ raw=$1 out=$2 src=$3 tgt=$4 merges=4000 codes='' srcdict='' tgtdict='' tokenized
 shift 4
 refuse_same "$src" "$tgt"
 case ${1:---} in --*) ;; *) merges=$1; shift ;; esac
+check_number MERGES "$merges"
 workers=$(env -u OMP_NUM_THREADS nproc)
 while [ $# -gt 0 ]; do
   case $1 in
@@ -31,6 +32,7 @@ while [ $# -gt 0 ]; do
   printf -v "${1#--}" %s "$2"
   shift 2
 done
+check_number --workers "$workers"
 [ -z "$tgtdict" ] || [ -n "$srcdict" ] || die "--tgtdict $tgtdict: give --srcdict, too" 2
 export PYTHONUTF8=1; unset PYTHONIOENCODING
 texts=("$raw"/{train,valid,test}.{"$src","$tgt"})
@@ -45,11 +47,12 @@ for split in train valid test; do
     die "$raw/$split.$src and $raw/$split.$tgt differ in number of lines"
 done
 refuse_returns "${texts[@]}"
+[ -z "$codes" ] || subword-nmt apply-bpe -c "$codes" </dev/null >/dev/null 2>&1 || die "$codes: holds no BPE codes"
 
 lock_folder "$out"
 made_with=$(cat "${texts[@]}" ${given[@]+"${given[@]}"} | cksum && echo "$src $tgt $merges ${#given[@]} $tokenized")
 if [ -e "$out/made_with" ]; then
-  [ "$(cat "$out/made_with")" = "$made_with" ] || die "$out: was begun with other text or flags"
+  [ "$(cat "$out/made_with")" = "$made_with" ] || die "$out: was begun with other text or flags; give those, or name a new folder"
 elif [ -n "$(ls "$out")" ]; then
   die "$out: holds something else; name a new folder"
 fi

@@ -1,6 +1,8 @@
 # Shared by prepare_data.sh and distill.sh, which make folders of text; they source it.
 die() { echo "${0##*/}: $1" >&2; exit "${2:-1}"; }
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+# check_number FLAG VALUE
+check_number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: must be a number of at least 1" 2; }
 # What a script makes is named by its languages.
 refuse_same() {
   [ "$1" != "$2" ] || die "$1: is SRC and TGT, and their files would have the same names; name the target otherwise, \

@@ -38,16 +38,16 @@ CEILINGS = {
     "engines": 1118,
     "evaluation": 872,
     "files": 338,
-    "host": 152,
+    "host": 155,
     "inference": 1864,
     "jobs": 706,
     "models": 946,
     "serve": 497,
-    "tasks": 350,
+    "tasks": 351,
     "verifiers": 615,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_220
+MAX_WEIGHT = 12_224
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -121,6 +121,26 @@ def test_prepare_data(tmp_path: Path) -> None:
     assert "valid.de:1" in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "fault"),
+    [
+        (["4O00"], 2, "MERGES 4O00: must be a number of at least 1"),
+        (["--workers", "0"], 2, "--workers 0: must be a number of at least 1"),
+        (["--codes", "raw/train.en"], 1, "raw/train.en: holds no BPE codes"),
+    ],
+)
+def test_mistyped_values_begin_no_folder(
+    arguments: list[str], status: int, fault: str, tmp_path: Path
+) -> None:
+    make_text(tmp_path / "raw")
+    command = (SCRIPTS / "prepare_data.sh", "raw", "out", "en", "de", *arguments)
+    done = run(*command, folder=tmp_path, status=status)
+    assert done.stderr == f"prepare_data.sh: {fault}\n"
+    assert not (tmp_path / "out").exists()
+    done = run(SCRIPTS / "distill.sh", "--workers", status=2)
+    assert done.stderr == "distill.sh: --workers : must be a number of at least 1\n"
+
+
 def test_recombined_sentences_are_new(tmp_path: Path) -> None:
     source = ["a b@@ c d e", "f c d g", "h d i"] * 3
     (tmp_path / "train.en").write_text("\n".join(source) + "\n", "utf-8")

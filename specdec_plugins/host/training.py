@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -39,8 +40,13 @@ def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[Non
 
 
 def refuse_precision(cfg: Namespace) -> None:
-    """End a training with one line if its precision needs a GPU and there is none: fairseq would
-    say nothing, and train in float32."""
+    """End a training with one line if its precision needs a device that there is not: without a GPU
+    fairseq would say nothing, and train in float32."""
+    if cfg.tpu is True and find_spec("torch_xla") is None:
+        sys.exit(
+            "fairseq-train: --bf16, --tpu: both are for a TPU, and torch_xla is not installed; on "
+            "a GPU give --fp16 or --amp, on a CPU --autocast bfloat16"
+        )
     # Without a parsed command line the values are names of fairseq's options, not bools.
     on_cpu = cfg.cpu is True or not torch.cuda.is_available()
     for name in ("fp16", "amp"):

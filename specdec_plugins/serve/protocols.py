@@ -154,7 +154,7 @@ def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     direction = direction_of(directions, fields.get("source"), fields.get("target"))
     wanted = str(fields.get("alternatives", 0))
     if not NUMBER.fullmatch(wanted):
-        raise HTTPException(400, "alternatives: must be a number")
+        raise HTTPException(400, "alternatives: must be a number, 0 or more")
     return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
 
 

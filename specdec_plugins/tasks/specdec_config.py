@@ -76,3 +76,4 @@ class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: igno
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     amp: bool = II("common.amp")
+    tpu: bool = II("common.tpu")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from contextlib import nullcontext
+
 import pytest
 import torch
 from helpers.models.dummy_data import make_data
 from torch import nn
 
-from specdec_plugins.host.training import SHORT, autocast
+from specdec_plugins.host.training import SHORT, autocast, refuse_precision
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
@@ -94,3 +97,20 @@ def test_buckets_hold_the_slots_too(task: TranslationSpecdecTask) -> None:
     assert dataset.get_batch_shapes() is None
     dataset.buckets, dataset.slots = [(None, 4), (None, 9)], 12
     assert dataset.get_batch_shapes() == [(None, 16), (None, 21)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        ({"fp16": True}, "fairseq-train: --fp16: needs a GPU"),
+        ({"amp": True}, "fairseq-train: --amp: needs a GPU"),
+        ({"tpu": True}, "fairseq-train: --bf16, --tpu: both are for a TPU"),
+        ({"fp16": True, "memory_efficient_fp16": True}, None),
+        ({}, None),
+    ],
+)
+def test_precisions_that_need_another_device(asked: dict[str, bool], fault: str | None) -> None:
+    names = ("fp16", "amp", "tpu", "memory_efficient_fp16")
+    cfg = Namespace(cpu=True, **{**dict.fromkeys(names, False), **asked})
+    with pytest.raises(SystemExit, match=f"^{fault}") if fault else nullcontext():
+        refuse_precision(cfg)

@@ -350,8 +350,9 @@ def test_alternatives_of_a_beam(world: Path, narrow: Server) -> None:
     assert done["alternatives"] == answer["alternatives"]
     assert done["steps"] == done["tokens"] > 0
     assert "alternatives" not in narrow.translate(SENTENCES[0])[1]
-    status, answer = narrow.translate(SENTENCES[0], alternatives="many")
-    assert (status, answer["error"]) == (400, "alternatives: must be a number")
+    for wrong in ("many", -1):
+        status, answer = narrow.translate(SENTENCES[0], alternatives=wrong)
+        assert (status, answer["error"]) == (400, "alternatives: must be a number, 0 or more")
 
 
 def test_a_port_in_use_is_named_before_models_are_loaded(

@@ -36,7 +36,8 @@ def test_identities_of_rates(data: st.DataObject) -> None:
 
 def test_what_is_not_counted_has_no_rates() -> None:
     assert make_run("fairseq").figures() == {"milliseconds": 500}
-    alone = make_run("drafter", counts={"committed_tokens": 8}).figures()
+    sentences = [SentenceFigures(seconds=0.5, length=4)] * 2
+    alone = make_run("drafter", counts={"committed_tokens": 8}, sentences=sentences).figures()
     assert alone["tokens_per_second"] == 8
     assert not {"acceptance_length", "verified_discard_rate"} & alone.keys()
 

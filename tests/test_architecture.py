@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 872,
     "files": 338,
     "host": 155,
-    "inference": 1864,
+    "inference": 1869,
     "jobs": 706,
     "models": 946,
     "serve": 497,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 615,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_224
+MAX_WEIGHT = 12_229
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add_verifier_flags(parser, "a pair's folder, or a verifier", "PAIR", "+")
     add("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     add("--port", type=positive, default=5000, help="the port to listen on (5000)")
-    add("--api-key-file", metavar="FILE", type=Path, help="a key a line; each request needs one")
+    add("--api-key-file", metavar="FILE", type=Path, help="a key a line; requests need one")
     add("--workers", type=positive, help="processes, each with all models (a core each)")
     add("--threads", type=positive, default=1, help="threads of each worker (1)")
     add("--precision", choices=("float32", "int8"), default="float32", help="of the models")

@@ -17,7 +17,9 @@ class RunOptions(EngineOptions):
     """Options of any run: kinds of draft see no others. Those with help are flags."""
 
     batch: int = option(1, "sentences decoded together (1)", 1)
-    block_size: int | None = option(None, "slots drafted in a pass (as in training)", 1)
+    block_size: int | None = option(
+        None, "slots drafted in a pass (as in training; of texts and copies 64)", 1
+    )
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: Controller = field(default_factory=Auto)
     limits: GenerationLimits = field(default_factory=GenerationLimits)

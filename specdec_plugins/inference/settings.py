@@ -260,7 +260,7 @@ class Settings(RunOptions):
         return (
             self.strategy == "specdec"
             and self.controller == Auto()
-            and (self.drafts is None or not self.path)
+            and self.drafts is None
             and self.strict_on_cpu
         )
 

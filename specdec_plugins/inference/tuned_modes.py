@@ -17,6 +17,7 @@ import torch
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing
 from specdec_plugins.inference.backends import obstacle
+from specdec_plugins.inference.drafts.base import DRAFTS
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.systems import AR, parse_system
@@ -159,6 +160,9 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
 
 def _suits(mode: Settings, settings: Settings) -> bool:
     """Return whether a run whose settings leave the mode open may have this one."""
+    drafter = settings.path is not None and settings.drafter_named
+    if settings.strategy == "specdec" and drafter and mode.kind != DRAFTS["drafter"]:
+        return False
     if mode.kind is not None:
         return settings.strategy == "specdec" and settings.drafter_precision in (
             None,

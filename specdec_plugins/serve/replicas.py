@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 
-#: Arguments of the application beside its models.
+#: Arguments of the application beside its models, named as flags of specdec-serve.
 ARGUMENTS = {
     "replicas": int,
     "precision": str,
@@ -32,8 +32,8 @@ def app(args: Mapping[str, str]) -> Application:
 
     Args:
         args: ``models``, the paths of pairs or verifiers with commas between them, which every
-            machine has; ``replicas`` (1), each with a worker of its own; all others as the flags
-            of specdec-serve. Paths are absolute, for replicas may run in other folders.
+            machine has; ``replicas`` (1), each with a worker of its own; and those of
+            :data:`ARGUMENTS`. Paths are absolute, for replicas may run in other folders.
     """
     if "models" not in args:
         raise ValueError("models=PATH: is missing")

@@ -25,6 +25,7 @@ from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Settings, as_tuned, load_translator, tuned_modes
 from specdec_plugins.inference.systems import parse_system
 from specdec_plugins.inference.tuned_modes import (
+    COPY,
     STEP_BY_STEP,
     Table,
     Timed,
@@ -225,10 +226,19 @@ INT8 = f"{TREES[0]},drafter_precision=int8"
     ("modes", "asked", "expected"),
     [
         ([TREES[0], "AR"], {}, TREE),
-        (["AR", TREES[0]], {}, {"strategy": "AR"}),
+        (["AR", TREES[0]], {"drafter_named": False}, {"strategy": "AR"}),
+        ([COPY, TREES[0]], {"drafter_named": False}, {"drafts": "copy"}),
+        # A drafter that is named drafts, and so do drafts.
+        ([COPY, "AR", TREES[0]], {}, TREE),
+        ([COPY, "AR"], {"path": None, "drafts": "source"}, {}),
+        ([COPY, "AR"], {"path": None, "drafts": __file__}, {}),
         ([TREES[0], "AR"], {"strategy": "AR"}, {"ar_backend": "ours"}),
         (["AR"], {"path": None}, {"strategy": "AR"}),
-        ([STEP_BY_STEP, "AR"], {"precision": "int8"}, {"strategy": "AR", "engine": "onnxruntime"}),
+        (
+            [STEP_BY_STEP, "AR"],
+            {"precision": "int8", "path": None},
+            {"strategy": "AR", "engine": "onnxruntime"},
+        ),
         # A backend may be missing, or ruled out.
         ([BACKEND, TREES[0]], {}, TREE),
         ([BACKEND, TREES[0]], {"ar_backend": "ours"}, TREE),

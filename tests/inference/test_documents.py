@@ -244,10 +244,12 @@ def test_sentences_of_a_line_are_joined_again(batch: int, world: Path) -> None:
 def test_each_sentence_of_a_line_is_drawn_on_its_own(world: Path) -> None:
     options = {"rule": SamplingRule(), "strategy": "AR", "source_lang": "en", "target_lang": "de"}
     translator = load_translator(make_settings(world, **options, split_sentences=True))
-    found, again = (next(iter(translator.translate(["W1 w2 w3. " * 9], seed=1))) for _ in range(2))
+    line = " ".join(["W1 w2 w3."] * 9)
+    found, again = (next(iter(translator.translate([line], seed=1))) for _ in range(2))
     assert found.text == again.text
     joined = load_translator(make_settings(world, **options))
     alone = next(iter(joined.translate(["W1 w2 w3."], seed=1))).text
+    assert found.text.startswith(f"{alone} ")
     assert found.text != " ".join([alone] * 9)
 
 

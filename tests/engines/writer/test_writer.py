@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from functools import cache
@@ -220,3 +221,13 @@ def test_no_sentence_ends_before_its_minimum(min_len: int) -> None:
     assert text == written(kind, seed)[: len(text)] if min_len == 0 else len(text) > min_len
     assert ends not in text[:-1]
     assert (len(text) <= 4) == (min_len == 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["pre-norm", "post-norm"])
+def test_a_sentence_ends_where_scores_are_no_numbers(kind: str, value: float) -> None:
+    """With a probability of 0, so that no draft ends there."""
+    memory = source(kind, 1)
+    memory[0, 1, 0, :, 0] = value
+    found = writer_of(kind).sentence(memory, EOS, 20).write([], 5)
+    assert found == ([EOS], [0.0])

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 853,
-    "cli": 707,
+    "cli": 710,
     "criterions": 194,
     "data": 43,
     "decoding": 2890,
@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 872,
     "files": 338,
     "host": 155,
-    "inference": 1869,
+    "inference": 1872,
     "jobs": 706,
     "models": 946,
     "serve": 497,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 615,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_229
+MAX_WEIGHT = 12_235
 """Weight of the package."""
 TESTS_TO_PACKAGE = 1.17
 """How much heavier than the package its tests may be."""

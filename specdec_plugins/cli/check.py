@@ -24,7 +24,6 @@ from random import Random
 
 import torch
 
-from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.table import markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
@@ -151,7 +150,8 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
             if a != b
         ]
         # Neither drawn nor unverified output is meant to be the same.
-        exact = settings.rule == StrictRule() and settings.strategy != UNVERIFIED
+        rule = settings.rule
+        exact = rule.lossless and not rule.draws and settings.strategy != UNVERIFIED
         if settings.precision == "float64" and exact:
             inexact += len(gaps)
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"

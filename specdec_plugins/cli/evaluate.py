@@ -64,8 +64,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args.reference = args.reference or [None] * len(args.input_path)
     if len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
-    if len({*args.input_path}) < len(args.input_path):
-        parser.error("--input-path: names a text twice")
+    for path in args.input_path:
+        if args.input_path.count(path) > 1:
+            parser.error(f"--input-path {path}: is named twice")
     if (args.strategy, args.controller) != ("specdec", "auto"):
         parser.error("--strategy, --controller: are said by --systems, such as AR or tree")
     if args.warmup < 0:

@@ -50,8 +50,8 @@ LINE_END = re.compile(r"(?<=\S)[^\S\r\n]*[\r\n]\s*(?=\S)")
 BREAK = re.compile(r"\r\n?|\n")
 #: The line of a subtitle's times, whatever their digits.
 TIMES = re.compile(r"\s*\d+:\d+.*-->")
-#: The end of such a line, and the beginning of what comes after it.
-WITH_TEXT = re.compile(r"-->[^\r\n]*(?:\r\n?|\n)[^\S\r\n]*\S")
+#: Such a line, and the beginning of a text in the next one.
+WITH_TEXT = re.compile(r"\d+:\d+[^\r\n]*-->[^\r\n]*(?:\r\n?|\n)[^\S\r\n]*\S")
 #: A tag within a subtitle, such as ``<i>`` or ``{\an8}``, and the dash before what somebody says.
 TAG = re.compile(r"((?:<[^>]*>|\{\\[^}]*\}|^|[\r\n])[-\u2013\u2014]|<[^>]*>|\{\\[^}]*\})")
 
@@ -122,14 +122,15 @@ def subtitle_document(text: str, kind: str) -> Document:
     escapes = kind == "vtt"  # SRT has no references to characters
     parts = [""]
     end = 0
-    read = 0
+    unread = 0
     for written in chain.from_iterable(_cues(caption.lines) for caption in captions):
         # They follow a line of times; there may be empty ones among them.
         lines = re.compile(r"[\r\n](" + r"\s*[\r\n]".join(map(re.escape, written)) + ")")
         if cue := lines.search(text, text.index("-->", end)):
-            parts[-1] += text[end : cue.start(1)]
+            before = text[end : cue.start(1)]
+            unread += len(WITH_TEXT.findall(before))
+            parts[-1] += before
             end = cue.end()
-            read += bool(written)
             for number, stretch in enumerate(TAG.split(cue[1])):
                 if number % 2:  # a tag
                     parts[-1] += stretch
@@ -140,7 +141,8 @@ def subtitle_document(text: str, kind: str) -> Document:
                         rest[::2] = map(html.unescape, rest[::2])
                     parts += rest
     parts[-1] += text[end:]
-    if unread := len(WITH_TEXT.findall(text)) - read:
+    unread += len(WITH_TEXT.findall(text[end:]))
+    if unread:
         logger.warning(
             "%s: without a number, or with odd times: stays", counted(unread, "subtitle")
         )
@@ -154,7 +156,7 @@ def _cues(lines: Sequence[str]) -> Iterator[Sequence[str]]:
     for index, line in enumerate(lines):
         if TIMES.match(line):
             numbered = index > begin and not any(map(str.isalpha, lines[index - 1]))
-            yield lines[begin : index - numbered]
+            yield lines[begin : index - 1 if numbered else index]
             begin = index + 1
     yield lines[begin:]
 
@@ -288,7 +290,8 @@ class _Splitter(HTMLParser):
         if tag in VOID:
             return
         if self._outside is None:
-            kept = (dict(attrs).get("translate") or "").lower() == "no"
+            translate = dict(attrs).get("translate")
+            kept = translate is not None and translate.lower() == "no"
             if kept or tag in VERBATIM:
                 self._outside = len(self._open)
         self._open.append(tag)

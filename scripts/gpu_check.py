@@ -26,7 +26,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-import installed  # noqa: F401 (first)
+import installed
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import collate_tokens
@@ -43,13 +43,13 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.files.command import Parser
-from specdec_plugins.files.lines import Line
+from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.files.command import Parser, command
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.backends import Backend, BeamSearchGenerator, CTranslate2Generator
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = installed.ROOT
 CONTROLLERS = {
     "AR": (NoDrafts(), Kind()),
     "chain": (Constant(), Kind(8)),
@@ -75,9 +75,8 @@ class Bench:
         generator: Any = translator.generator
         self._models = (generator.model, generator.drafter)
         self.codec = translator.codec
-        text = args.source.read_text("utf-8")
-        lines = text.splitlines()[: args.lines]
-        encoded = (self.codec.encode(Line(number, line)) for number, line in enumerate(lines, 1))
+        lines = read_text(str(args.source), args.lines)
+        encoded = map(self.codec.encode, lines)
         self.sources = sorted((ids for ids in encoded if ids is not None), key=len)
 
     def note(self, part: str, **values: Any) -> None:
@@ -280,7 +279,8 @@ def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
 PARTS = {part.__name__: part for part in (exact, steps, timing, big)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> int:
     """Run the parts; the exit status is 1 if one failed."""
     parser = Parser(__doc__)
     add = parser.add_argument
@@ -296,6 +296,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5)
     add("--small", action="store_true", help="for big: tiny models")
     args = parser.parse_args(argv)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: there is no GPU; --device cpu tries all parts without one")
     logging.disable(logging.INFO)
     bench = Bench(args)
     failed = 0

@@ -27,10 +27,14 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
+from texts import aligned
 from torch import Tensor, nn
 
 import specdec_plugins
-from specdec_plugins.files.command import Parser
+from specdec_plugins.checkpoints.archive import load_archive
+from specdec_plugins.checkpoints.loading import save_state
+from specdec_plugins.files.command import Parser, command, put
+from specdec_plugins.files.errors import InferenceError
 
 EOS = 2
 """The end of a sentence in every dictionary of fairseq."""
@@ -44,27 +48,29 @@ PART = 16_750_000
 
 def pack(args: argparse.Namespace) -> None:
     """Write the scripts, the package, the pair in 8 bits, and the texts as token numbers."""
+    if args.packed.exists():
+        raise InferenceError(f"{args.packed}: is there already; name a new folder")
+    texts = {name: token_numbers(args.pair, getattr(args, name)) for name in TEXTS}
+    states = {name: load_archive(args.pair / f"{name}.pt") for name in MODELS}
     shutil.copytree(installed.ROOT, args.packed, ignore=left_out)
     package = Path(specdec_plugins.__file__).parent
     shutil.copytree(package, args.packed / package.name, ignore=left_out)
     pair = args.packed / "pair"
     shutil.copytree(args.pair, pair, ignore=shutil.ignore_patterns("*.pt", "example.*"))
-    for name in MODELS:
-        state = torch.load(args.pair / f"{name}.pt", weights_only=False)
+    for name, state in states.items():
         state["model"] = {key: rounded(tensor) for key, tensor in state["model"].items()}
         write_compressed(pair / f"{name}.pt.xz", torch_bytes(state))
-    for name in TEXTS:
-        numbers = token_numbers(args.pair, getattr(args, name))
+    for name, numbers in texts.items():
         write_compressed(args.packed / f"{name}.xz", numbers.tobytes())
     files = [path for path in args.packed.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 2**20
     if size > args.limit:
         shutil.rmtree(args.packed)
-        sys.exit(
+        raise InferenceError(
             f"{args.packed}: {size:.1f} MiB is more than --limit {args.limit:g}; "
             "give fewer lines of --text"
         )
-    print(f"{args.packed}: {size:.1f} MiB")
+    put(f"{args.packed}: {size:.1f} MiB\n")
 
 
 def left_out(folder: str, names: Sequence[str]) -> set[str]:
@@ -79,11 +85,10 @@ def token_numbers(pair: Path, files: Sequence[Path]) -> NDArray[np.uint16]:
     paths = [pair / f"dict{path.suffix}.txt" for path in files]
     words = [Dictionary.load(str(path)) for path in paths]
     numbers = list[int]()
-    with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
-        for sides in zip(sources, targets, strict=True):
-            for line, dictionary in zip(sides, words, strict=True):
-                numbers += map(dictionary.index, line.split())
-                numbers.append(EOS)
+    for sides in zip(*aligned(*files), strict=True):
+        for line, dictionary in zip(sides, words, strict=True):
+            numbers += map(dictionary.index, line.split())
+            numbers.append(EOS)
     return np.array(numbers, np.uint16)
 
 
@@ -155,22 +160,31 @@ def newest(folder: Path, name: str) -> bytes:
         content = b"".join(parts[number].read_bytes() for number in sorted(parts))
         if hashlib.sha256(content).hexdigest() == digest:
             return content
-    sys.exit(f"{folder}: no {name} is whole: parts are missing or damaged")
+    raise InferenceError(f"{folder}: no {name} is whole: parts are missing or damaged")
 
 
 def join(args: argparse.Namespace) -> None:
     """Make a pair of stored parts, with the rest of the pair it began with."""
-    contents = {name: newest(args.out, name) for name in MODELS}
-    shutil.copytree(args.pair, args.new)
-    for name, content in contents.items():
-        state = torch.load(args.pair / f"{name}.pt", weights_only=False)
+    if args.new.exists():
+        raise InferenceError(f"{args.new}: is there already; name a new folder")
+    states = {}
+    for name in MODELS:
+        states[name] = state = load_archive(args.pair / f"{name}.pt")
+        content = newest(args.out, name)
         weights = torch.load(io.BytesIO(content), weights_only=True)
         if weights.keys() != state["model"].keys():
-            sys.exit(f"{args.out}: {name} has other weights than {args.pair}")
-        (args.new / f"{name}.pt").unlink()
-        torch.save({**state, "model": weights}, args.new / f"{name}.pt")
+            raise InferenceError(f"{args.out}: {name} has other weights than {args.pair}")
+        state["model"] = weights
         digest = hashlib.sha256(content).hexdigest()
-        print(f"{args.new / name}.pt: {len(content) / 2**20:.1f} MiB, sha256 {digest[:16]}")
+        put(f"{name}: {len(content) / 2**20:.1f} MiB, sha256 {digest[:16]}\n")
+    # A head is of the models that are replaced. The folder gets its name when it is whole.
+    unfinished = args.new.with_name(f"{args.new.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    others = shutil.ignore_patterns(*(f"{name}.pt" for name in MODELS), "acceptance_head*")
+    shutil.copytree(args.pair, unfinished, ignore=others)
+    for name, state in states.items():
+        save_state(state, unfinished / f"{name}.pt")
+    unfinished.rename(args.new)
 
 
 def write_compressed(path: Path, content: bytes) -> None:
@@ -190,7 +204,8 @@ def torch_bytes(state: object) -> bytes:
     return buffer.getvalue()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Pack or join."""
     parser = Parser(__doc__)
     commands = parser.add_subparsers(
@@ -213,4 +228,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from itertools import count
 from typing import Any, NamedTuple
 
 import installed  # noqa: F401 (first)
@@ -17,6 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from specdec_plugins.data import block_mask
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.attention import among_themselves
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -35,6 +38,8 @@ SMOOTHING = 0.1
 CLIP = 1.0
 WARM_UP = 0.04
 AVERAGING = 0.002
+BLOCKS = 4
+"""Blocks of a drafter's sentence."""
 JOINED = (90, 240)
 """Source tokens of a pair that is made of several: from, and below."""
 
@@ -50,6 +55,15 @@ class Batch(NamedTuple):
     before: Tensor
 
 
+class Drawn(NamedTuple):
+    """A batch, and where it is from."""
+
+    epoch: int
+    #: ``(rows,)``
+    pairs: Tensor
+    batch: Batch
+
+
 class Text:
     """Pairs on the device: ``2 i`` is the source of pair i, ``2 i + 1`` its target."""
 
@@ -62,6 +76,15 @@ class Text:
         self._tokens, self._starts, self._lengths = (
             torch.from_numpy(array).to(device) for array in arrays
         )
+
+    def batches(
+        self, chosen: NDArray[np.integer], tokens: int, draw: np.random.Generator
+    ) -> Iterator[Drawn]:
+        """Yield the batches of one epoch after another, without end."""
+        for epoch in count():
+            for length, pairs in self.epoch(chosen, tokens, draw):
+                ids = torch.from_numpy(pairs).to(self._tokens.device)
+                yield Drawn(epoch, ids, self.batch(ids, length))
 
     def batch(self, pairs: Tensor, length: int) -> Batch:
         """Return a batch of some pairs."""
@@ -95,6 +118,11 @@ class Text:
         yield from (batches[i] for i in draw.permutation(len(batches)))
 
 
+def count_pairs(tokens: NDArray[np.integer]) -> int:
+    """Return the number of pairs of a text's tokens."""
+    return int((tokens == EOS).sum()) // 2
+
+
 def with_joined_pairs(tokens: NDArray[np.uint16], draw: np.random.Generator) -> NDArray[np.uint16]:
     """Append pairs that are several pairs, one after another: they teach long inputs.
 
@@ -114,6 +142,21 @@ def with_joined_pairs(tokens: NDArray[np.uint16], draw: np.random.Generator) -> 
             parts += [*joined[side], np.array([EOS], np.uint16)]
             missing -= sum(map(len, joined[side]))
     return np.concatenate(parts)
+
+
+def drafter_sample(drawn: Drawn) -> Sample:
+    """Return a drafter's sample, with the cuts that the task would draw."""
+    source, target, _ = drawn.batch
+    seeds = block_mask.sentence_seeds(drawn.pairs, drawn.epoch)
+    uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, BLOCKS)
+    return {
+        "net_input": {"src_tokens": source, "src_lengths": (source != PAD).sum(1)},
+        "target": target,
+        "ntokens": 0,
+        "seeds": seeds,
+        "cuts": block_mask.sample_cuts((target != PAD).sum(1), uniforms),
+        "glancing_ratio": 0.0,
+    }
 
 
 def verifier_states(model: Any, source: Tensor, before: Tensor) -> Tensor:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import sacrebleu
 import symbols
 import torch
-from gpu_training import EOS
+from gpu_training import EOS, Text
+from texts import aligned, lines_of
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.engine import bucket
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 
 if TYPE_CHECKING:
@@ -29,6 +33,29 @@ LONG_INPUTS = 200
 WORDS = (80, 150)
 """Their length in words, at least and at most."""
 DRAFTED_LINES = 512
+FEW = 20
+"""Lines of a rehearsal."""
+
+
+class ValidationText(NamedTuple):
+    """Sentences, their references, and sentences with the strings that they require."""
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    table: Sequence[Sequence[str]]
+
+    @classmethod
+    def read(cls, valid: Sequence[Path], symbols: Path) -> ValidationText:
+        """Read a text and its translation, none of whose lines is blank, and a list of symbols."""
+        sources, references = aligned(*valid)
+        for number, line in enumerate(sources, 1):
+            if not line.strip():
+                raise InferenceError(f"{valid[0]}: line {number} is blank; leave it out")
+        return cls(sources, references, [line.split("\t") for line in lines_of(symbols)])
+
+    def first(self, count: int | None) -> ValidationText:
+        """Return the first lines of each, or all."""
+        return ValidationText(*(lines[:count] for lines in self))
 
 
 @torch.no_grad()
@@ -68,15 +95,30 @@ def greedy(generator: Any, sources: Sequence[Sequence[int]], rows: int) -> list[
     return outputs
 
 
-def validate(bench: Bench) -> None:
-    """Note BLEU, numbers, symbols and repeated words of the output, and tokens a step."""
-    sources, references = (path.read_text("utf-8").splitlines() for path in bench.args.valid)
-    lines = bench.args.symbols.read_text("utf-8").splitlines()
-    table = [line.split("\t") for line in lines]
-    if bench.args.small:
-        sources = sources[:20]
-        references = references[:20]
-        table = table[:5]
+def distil(bench: Bench, best: int) -> Text:
+    """Return the verifier's greedy output for the best sources, and for as many of --more."""
+    more = np.arange(bench.first, min(bench.both, bench.first + best))
+    chosen = np.concatenate([np.arange(min(bench.first, best)), more])
+    chosen = chosen[bench.text.sizes[chosen, 0] <= 128]
+    ids = torch.from_numpy(chosen).to(bench.device)
+    rows = bench.text.padded(2 * ids, 128).tolist()
+    sources = [row[: row.index(EOS) + 1] for row in rows]
+    outputs = greedy(bench.generator(), sources, bench.args.rows)
+    tokens = list[int]()
+    for source, output in zip(sources, outputs, strict=True):
+        if output[-1] == EOS:
+            tokens += source + output
+    text = Text(np.array(tokens, np.uint16), bench.device)
+    bench.note("distilled", pairs=len(text.sizes), tokens=len(tokens))
+    return text
+
+
+def validate(bench: Bench, count: int | None) -> None:
+    """Note BLEU, numbers, symbols and repeated words of the output, and tokens a step.
+
+    ``count``: lines of each text; None: all.
+    """
+    sources, references, table = bench.valid.first(count)
     inputs = joined(sources)
     generator = bench.generator()
     outputs = translated(bench, generator, sources)
@@ -88,6 +130,7 @@ def validate(bench: Bench) -> None:
     words_out = " ".join(long_outputs).split()
     bench.note(
         "validation",
+        lines=len(sources),
         bleu=sacrebleu.corpus_bleu(outputs, [references]).score,
         numbers=share(map(numbers, sources), map(numbers, outputs)),
         symbols=share(required, map(symbols.symbols_of, with_symbols)),

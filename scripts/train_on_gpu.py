@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,25 +31,30 @@ import installed
 import numpy as np
 import torch
 from fairseq.modules import FairseqDropout
-from gpu_training import EOS, PAD, Batch, Text, Trained, verifier_loss, with_joined_pairs
-from gpu_validation import greedy, validate
+from gpu_training import (
+    Batch,
+    Drawn,
+    Text,
+    Trained,
+    count_pairs,
+    drafter_sample,
+    verifier_loss,
+    with_joined_pairs,
+)
+from gpu_validation import FEW, ValidationText, distil, validate
 from torch import Tensor
 
 from specdec_plugins.criterions.glat_loss import GlatLoss, GlatLossConfig
-from specdec_plugins.data import block_mask
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.engine import Engines
-from specdec_plugins.files.command import Parser
-from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.files.command import Parser, command
+from specdec_plugins.inference import load_translator
 from specdec_plugins.models import training_pass
 
 UNLIKELIHOOD = 0.3
 SLOT_DECAY = 4.0
-BLOCKS = 4
 SHARE_OF_ALL = 0.6
 """Part of the verifier's time in which it reads all pairs, not only the best."""
 
@@ -63,13 +67,13 @@ class Bench:
         self.device = torch.device(args.device)
         self._on_gpu = self.device.type == "cuda"
         self._begin = time.monotonic()
+        self.valid = ValidationText.read(args.valid, args.symbols)
+        gpu_parcel.unpack(args.packed, pair)
         args.out.mkdir(parents=True, exist_ok=True)
         self._file = (args.out / "results.jsonl").open("a", encoding="utf-8")
         self.draw = np.random.default_rng(args.seed)
         torch.manual_seed(args.seed)
-        gpu_parcel.unpack(args.packed, pair)
-        settings = Settings.of_model(pair, engine="eager", precision="float32", device="cpu")
-        translator = load_translator(settings)
+        translator = load_translator(pair, engine="eager", precision="float32", device="cpu")
         generator: Any = translator.generator
         self.codec = translator.codec
         self.words = translator.codec.target
@@ -78,9 +82,7 @@ class Bench:
         self.drafter.to(self.device)  # and its verifier
         texts = [gpu_parcel.read_numbers(args.packed, name) for name in gpu_parcel.TEXTS]
         #: Pairs of --text, and of both texts; joined ones follow.
-        sides = [int((text == EOS).sum()) for text in texts]
-        self.first = sides[0] // 2
-        self.both = self.first + sides[1] // 2
+        self.first, self.both = np.cumsum([count_pairs(text) for text in texts]).tolist()
         self.text = Text(with_joined_pairs(np.concatenate(texts), self.draw), self.device)
         self.note("text", pairs=self.both, joined=len(self.text.sizes) - self.both)
 
@@ -97,7 +99,7 @@ class Bench:
         """
         begin = said = stored = time.monotonic()
         updates = 0
-        while (done := (time.monotonic() - begin) / seconds) < 1:
+        while (done := (time.monotonic() - begin) / max(seconds, 1e-6)) < 1:
             trained.set_rate(done)
             yield done
             updates += 1
@@ -126,14 +128,11 @@ class Bench:
         dtype = getattr(torch, precision)
         verifier = deepcopy(self.verifier).to(dtype).eval()
         drafter = deepcopy(self.drafter).to(dtype).eval()
-        controller: Controller = NoDrafts()
-        if drafts:
-            controller = Constant()
         return build_generator(
             verifier,
             drafter,
             self.words,
-            controller=controller,
+            controller=Constant() if drafts else NoDrafts(),
             engines=Engines.both(self.engine(precision)),
         )
 
@@ -167,15 +166,15 @@ def train_verifier(bench: Bench, seconds: float, rate: float) -> None:
         if reads_all and done >= SHARE_OF_ALL:
             reads_all = False
             batches = verifier_batches(bench, min(bench.first, bench.args.best))
-        length, batch = next(batches)
-        buffers, replay = recorded(length)
+        batch = next(batches).batch
+        buffers, replay = recorded(batch.target.size(1))
         for buffer, tensor in zip(buffers, batch, strict=True):
             buffer.copy_(tensor)
         replay()
     bench.verifier.eval().requires_grad_(False)
 
 
-def verifier_batches(bench: Bench, best: int) -> Iterator[tuple[int, Batch]]:
+def verifier_batches(bench: Bench, best: int) -> Iterator[Drawn]:
     """Yield batches without end, of so many of the best pairs and of all special ones.
 
     Lengths alone make a batch, so that its share of special pairs is the text's: with the shipped
@@ -183,28 +182,7 @@ def verifier_batches(bench: Bench, best: int) -> Iterator[tuple[int, Batch]]:
     """
     others = np.arange(bench.first, len(bench.text.sizes))
     chosen = np.concatenate([np.arange(best), others])
-    while True:
-        for length, pairs in bench.text.epoch(chosen, bench.args.tokens, bench.draw):
-            ids = torch.from_numpy(pairs).to(bench.device)
-            yield length, bench.text.batch(ids, length)
-
-
-def distil(bench: Bench, best: int) -> Text:
-    """Return the verifier's greedy output for the best sources, and for as many of --more."""
-    more = np.arange(bench.first, min(bench.both, bench.first + best))
-    chosen = np.concatenate([np.arange(min(bench.first, best)), more])
-    chosen = chosen[bench.text.sizes[chosen, 0] <= 128]
-    ids = torch.from_numpy(chosen).to(bench.device)
-    rows = bench.text.padded(2 * ids, 128).tolist()
-    sources = [row[: row.index(EOS) + 1] for row in rows]
-    outputs = greedy(bench.generator(), sources, bench.args.rows)
-    tokens = list[int]()
-    for source, output in zip(sources, outputs, strict=True):
-        if output[-1] == EOS:
-            tokens += source + output
-    text = Text(np.array(tokens, np.uint16), bench.device)
-    bench.note("distilled", pairs=len(text.sizes), tokens=len(tokens))
-    return text
+    return bench.text.batches(chosen, bench.args.tokens, bench.draw)
 
 
 def train_drafter(bench: Bench, text: Text, seconds: float, rate: float) -> None:
@@ -216,11 +194,11 @@ def train_drafter(bench: Bench, text: Text, seconds: float, rate: float) -> None
     config = GlatLossConfig(verifier_labels=True, slot_decay=SLOT_DECAY)
     task: Any = SimpleNamespace(target_dictionary=bench.words)
     criterion = GlatLoss(task, config)
-    samples = drafter_samples(bench, text)
+    drawn = text.batches(np.arange(len(text.sizes)), bench.args.drafter_tokens, bench.draw)
     seen = torch.zeros(1, device=bench.device)
 
     def loss() -> Tensor:
-        total, size, _ = criterion(trained.model, next(samples))
+        total, size, _ = criterion(trained.model, drafter_sample(next(drawn)))
         mean = total / size
         seen.copy_(mean.detach())
         return mean
@@ -230,28 +208,8 @@ def train_drafter(bench: Bench, text: Text, seconds: float, rate: float) -> None
     bench.drafter.eval()
 
 
-def drafter_samples(bench: Bench, text: Text) -> Iterator[Sample]:
-    """Yield samples without end, with the cuts that the task would draw."""
-    everything = np.arange(len(text.sizes))
-    for epoch in count():
-        for length, pairs in text.epoch(everything, bench.args.drafter_tokens, bench.draw):
-            ids = torch.from_numpy(pairs).to(bench.device)
-            batch = text.batch(ids, length)
-            seeds = block_mask.sentence_seeds(ids, epoch)
-            uniforms = block_mask.sentence_uniforms(seeds, block_mask.CUTS, BLOCKS)
-            lengths = (batch.target != PAD).sum(1)
-            source_lengths = (batch.source != PAD).sum(1)
-            yield {
-                "net_input": {"src_tokens": batch.source, "src_lengths": source_lengths},
-                "target": batch.target,
-                "ntokens": 0,
-                "seeds": seeds,
-                "cuts": block_mask.sample_cuts(lengths, uniforms),
-                "glancing_ratio": 0.0,
-            }
-
-
-def main(argv: Sequence[str] | None = None) -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Train, distil, train, measure."""
     parser = Parser(__doc__)
     add = parser.add_argument
@@ -273,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seed", type=int, default=1)
     add("--device", default="cuda")
     add("--eager", action="store_true", help="record no updates")
-    add("--small", action="store_true", help="validate on a few lines")
+    add("--small", action="store_true", help="validate on as few lines as the rehearsal")
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)
     torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for every shape
@@ -282,11 +240,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         # What fails is to fail in the first minute: a rehearsal, at a rate that changes nothing.
         train_verifier(bench, args.rehearsal, 0.0)
         train_drafter(bench, distil(bench, args.rows // 2), args.rehearsal, 0.0)
+        validate(bench, FEW)
         train_verifier(bench, args.verifier_seconds, args.rate)
-        text = distil(bench, args.sources)
-        train_drafter(bench, text, args.drafter_seconds, args.drafter_rate)
-        validate(bench)
+        train_drafter(bench, distil(bench, args.sources), args.drafter_seconds, args.drafter_rate)
+        validate(bench, FEW if args.small else None)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,13 +165,15 @@ def test_a_parcel_over_its_limit_is_refused(
     scripts: SimpleNamespace,
     segmented: list[Path],
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed = tmp_path / "packed"
     texts = ["--text", *segmented, "--more", *segmented]
     monkeypatch.setattr(scripts.parcel, "write_compressed", Path.write_bytes)  # at once
-    with pytest.raises(SystemExit, match=r"packed: \S+ MiB is more than --limit 5; give fewer"):
-        scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts), "--limit", "5"])
+    assert scripts.parcel.main(["pack", str(PAIR), str(packed), *map(str, texts), "--limit", "5"])
+    fault = capsys.readouterr().err
+    assert re.search(r"packed: \S+ MiB is more than --limit 5; give fewer", fault)
     assert not packed.exists()
 
 
@@ -202,8 +205,53 @@ def test_the_average_follows_the_weights_slowly(scripts: SimpleNamespace) -> Non
     assert 0.001 < followed.item() < 0.1
 
 
+def test_a_parcel_of_what_does_not_belong_together_is_not_begun(
+    scripts: SimpleNamespace,
+    segmented: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nor of a pair whose files would run code."""
+    short = tmp_path / "short.de"
+    short.write_text("a\n")
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    for path in PAIR.glob("dict.*"):
+        shutil.copy(path, pair)
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"model": Bomb()}, pair / "verifier.pt")
+    packed = str(tmp_path / "packed")
+    more = ["--more", *map(str, segmented)]
+    assert scripts.parcel.main(
+        ["pack", str(PAIR), packed, "--text", str(segmented[0]), str(short), *more]
+    )
+    assert "has 40 lines, and " in capsys.readouterr().err
+    assert scripts.parcel.main(["pack", str(pair), packed, "--text", *more[1:], *more])
+    assert "verifier.pt" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"short.de", "pair"}
+
+
+def test_what_cannot_be_validated_is_found_first(
+    scripts: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after all training."""
+    (tmp_path / "de").write_text("Ein Hund .\n\nEine Katze .\n")
+    valid = ["--valid", str(tmp_path / "de"), str(tmp_path / "de")]
+    out = tmp_path / "out"
+    assert scripts.train.main([str(tmp_path), str(out), *valid, "--device", "cpu"]) == 1
+    assert "de: line 2 is blank" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_all_stages_run_on_a_cpu(
-    scripts: SimpleNamespace, segmented: list[Path], tmp_path: Path
+    scripts: SimpleNamespace,
+    segmented: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     packed, out, new = (tmp_path / name for name in ("packed", "out", "new"))
     texts = ["--text", *segmented, "--more", *segmented]
@@ -223,6 +271,8 @@ def test_all_stages_run_on_a_cpu(
     results = [json.loads(line) for line in (out / "results.jsonl").open()]
     stages = [result["part"] for result in results if result.get("done") == 1]
     assert stages == ["verifier", "drafter", "verifier", "drafter"]
+    validated = [result["lines"] for result in results if result["part"] == "validation"]
+    assert validated == [20, 20]
     assert results[-2]["bleu"] > 10
     assert results[-1]["tokens_a_step"] > 1.5
 
@@ -234,5 +284,7 @@ def test_all_stages_run_on_a_cpu(
 
     part = next(out.glob("drafter.*.part"))
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(SystemExit, match="no drafter is whole"):
-        scripts.parcel.main(["join", str(out), str(PAIR), str(tmp_path / "cut")])
+    capsys.readouterr()
+    assert scripts.parcel.main(["join", str(out), str(PAIR), str(tmp_path / "cut")]) == 1
+    assert "no drafter is whole" in capsys.readouterr().err
+    assert not [*tmp_path.glob("cut*")]

@@ -22,7 +22,8 @@ import specdec_plugins.cli  # noqa: F401 (first: it registers, and silences fair
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import load_upgraded, save_state
 from specdec_plugins.files.command import Parser, command, positive
-from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.errors import CheckpointError, ConfigError
+from specdec_plugins.files.output import check_paths
 from specdec_plugins.host.checkpoints import without_copies
 
 #: Names of a training's checkpoints, by their number's kind.
@@ -33,7 +34,9 @@ def last_checkpoints(folder: Path, by: str, count: int, bound: float) -> list[Pa
     """Return the last checkpoints of a training, numbered by ``epoch`` or by ``update`` up to
     ``bound``."""
     name = re.compile(PATTERNS[by])
-    found = {path: int(match[1]) for path in folder.iterdir() if (match := name.match(path.name))}
+    found = {
+        path: int(match[1]) for path in folder.iterdir() if (match := name.fullmatch(path.name))
+    }
     numbers = {path: number for path, number in found.items() if number <= bound}
     if len(numbers) < count:
         raise CheckpointError(f"{folder}: holds {len(numbers)} such checkpoints, not {count}")
@@ -71,10 +74,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--checkpoint-upper-bound", type=positive, metavar="N", default=math.inf)
     args = parser.parse_args(argv)
     paths = args.inputs
-    for by in PATTERNS:
-        if count := getattr(args, by):
-            bound = args.checkpoint_upper_bound
-            paths = last_checkpoints(args.inputs[0], by, count, bound)
+    wanted = {by: count for by in PATTERNS if (count := getattr(args, by))}
+    if wanted and len(paths) > 1:
+        raise ConfigError(f"--inputs {paths[0]} {paths[1]}: give one folder of checkpoints")
+    if not wanted and args.checkpoint_upper_bound < math.inf:
+        raise ConfigError("--checkpoint-upper-bound: give --num-update-checkpoints, too")
+    for by, count in wanted.items():
+        paths = last_checkpoints(args.inputs[0], by, count, args.checkpoint_upper_bound)
+    check_paths([("--output", args.output)], [("--inputs", path) for path in paths])
     average(paths, args.output, args.as_transformer)
 
 

@@ -3,9 +3,9 @@
 #
 #   scripts/clean_room.sh [--all] [VERSION ...]     (default: 3.11 3.12)
 #
-# The first Python runs the commands of README, docs/translate.md and docs/wmt.md, or with --all of
-# every page, by scripts/page_commands.py; the others install and translate. A missing Python is
-# skipped.
+# The first Python there is runs the commands of README, docs/translate.md and docs/wmt.md, or with
+# --all of every page, by scripts/page_commands.py; the others install and translate. A missing
+# Python is skipped; with none at all, it fails.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
@@ -19,7 +19,12 @@ if [ "${1:-}" = --all ]; then
 fi
 if [ $# = 0 ]; then set -- 3.11 3.12; fi
 room=$(mktemp -d)
-trap 'rm -rf "$room"' EXIT
+leave() {
+  # page_commands.py's servers, if a page failed before it ended them.
+  if [ -e "$room/clone/serve.pid" ]; then kill "$(cat "$room/clone/serve.pid")" 2>/dev/null || true; fi
+  rm -rf "$room"
+}
+trap leave EXIT
 export XDG_CACHE_HOME=$room/cache PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 
@@ -58,16 +63,18 @@ cp -rL "$root"/{README.md,scripts,config,data,docs,checkpoints} "$room/clone"
 cp -rL "$root"/checkpoints/{multi30k,wmt}.en-de "$room"
 cd "$room"
 head -4 "$root/data/captions.en" >few.en
+tools=$PATH first=''
 for version; do
   if ! find_python "$version"; then echo "clean_room: skipped, no Python $version"; continue; fi
   "$python" -m venv "$version"
-  PATH=$room/$version/bin:$PATH
+  PATH=$room/$version/bin:$tools
   try pip wheel --no-deps -w wheel ./source
   try pip install "$(echo wheel/*.whl)$extras" ${index[@]+"${index[@]}"}
   python -c 'import torch; print("clean_room: torch", torch.__version__)'
   try translate multi30k.en-de
   try translate wmt.en-de
-  if [ "$version" != "$1" ]; then continue; fi
+  if [ -n "$first" ]; then continue; fi
+  first=$version
   try specdec-check multi30k.en-de --lines 4
   try specdec-evaluate multi30k.en-de --input-path few.en --output-path sweep --rounds 1 --no-plots
   try no_ray
@@ -81,4 +88,5 @@ for version; do
   done
   cd ..
 done
+[ -n "$first" ] || { echo "clean_room: there is no Python $*"; exit 1; }
 echo "clean_room: $SECONDS s in all"

@@ -5,21 +5,20 @@
     scripts/closest.py beam.txt references.txt >closest.txt
 
 A line of the first file holds outputs with tabs between them. The output with the highest sentence
-BLEU is written, the first of equals; markers of subwords do not count. This is the sequence-level
-interpolation of Kim and Rush (2016), section 3.3; distill.sh --interpolate uses it.
+BLEU is written, the first of equals; `@@ `, the marker of subwords, does not count. This is the
+sequence-level interpolation of Kim and Rush (2016), section 3.3; distill.sh --interpolate uses it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import installed  # noqa: F401 (first)
 from sacrebleu.metrics.bleu import BLEU
+from texts import aligned
 
 from specdec_plugins.files.command import Parser, command
-from specdec_plugins.files.errors import InferenceError
 
 # Without effective order a sentence that shares no four words would score by length alone.
 METRIC = BLEU(effective_order=True, tokenize="none")
@@ -31,12 +30,6 @@ def words(text: str) -> str:
     return joined.rstrip()
 
 
-def lines_of(path: str) -> list[str]:
-    """Return the lines of a file, which end at line feeds and nowhere else."""
-    content = Path(path).read_bytes().decode()
-    return content.removesuffix("\n").split("\n") if content else []
-
-
 @command()
 def main(argv: Sequence[str]) -> None:
     """Write the closest outputs to standard output."""
@@ -44,13 +37,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("beams", metavar="BEAMS", help="outputs, with tabs between those of a line")
     parser.add_argument("references", metavar="REFERENCES", help="a line for each line of BEAMS")
     args = parser.parse_args(argv)
-    beams = lines_of(args.beams)
-    references = lines_of(args.references)
-    if len(beams) != len(references):
-        raise InferenceError(
-            f"{args.beams} has {len(beams)} lines, {args.references} {len(references)}"
-        )
-    for beam, reference in zip(beams, references, strict=True):
+    for beam, reference in zip(*aligned(args.beams, args.references), strict=True):
         wanted = [words(reference)]
         scores = {out: METRIC.sentence_score(words(out), wanted).score for out in beam.split("\t")}
         closest = max(scores, key=scores.__getitem__)

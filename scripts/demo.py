@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import median
 
-import installed  # noqa: F401 (first)
+import installed
 import torch
 
 import specdec_plugins.inference  # noqa: F401 (first, for it silences fairseq)
@@ -36,7 +36,7 @@ from specdec_plugins.jobs import progress
 from specdec_plugins.jobs.loading import load
 from specdec_plugins.machine import choose_threads
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = installed.ROOT
 WIDTH = min(80, shutil.get_terminal_size().columns)
 BEGIN = "\ue000"
 FINISH = "\ue001"
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
     add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     add("--precision", choices=("float32", "int8"), default="float32", help="of all but fairseq")
     add("--repeats", metavar="N", type=positive, default=3, help="timed runs; medians are shown")
-    add("--lines", metavar="N", type=int, default=8, help="only the first so many")
+    add("--lines", metavar="N", type=positive, default=8, help="only the first so many")
     args = parser.parse_args(argv)
     model = args.model.resolve()
     text = "captions.en" if model.name == "multi30k.en-de" else "example.en"  # it knows no more
@@ -208,6 +208,8 @@ def table(timed: Timed, ours: Translator, repeats: int) -> None:
 
 def talk(translator: Translator) -> None:
     """Translate what is typed; of a pipe, what it holds by now and later, unless it is empty."""
+    if sys.stdin is None:  # closed
+        return
     if sys.stdin.isatty():
         put("\n  Type English sentences, an empty line to end.\n\n")
     elif not select.select([sys.stdin], [], [], 1.0)[0]:

@@ -11,8 +11,9 @@
 #
 # The verifier translates greedily, 64 sentences at a time, because strict acceptance compares drafts
 # with its greedy output; for beam search give --strategy fairseq --beam 5. --interpolate takes the
-# output of the beam that is most like the reference (scripts/closest.py). --workers distils by Ray
-# in N processes, one a GPU if there are any (specdec-translate-corpus).
+# output of the beam that is most like the reference, a line of BPE_DIR's text in TGT
+# (scripts/closest.py). --workers distils by Ray in N processes, one a GPU if there are any
+# (specdec-translate-corpus).
 set -euo pipefail
 . "$(dirname "$0")/text_folder.sh"
 splits=(train valid) workers='' interpolate=''
@@ -31,31 +32,42 @@ refuse_same "$src" "$tgt"
 for file in "$verifier" "$dict"/dict.{"$src","$tgt"}.txt "$text"/{train,valid}.{"$src","$tgt"}; do
   [ -e "$file" ] || [ "$file" = "$text/train.$tgt" ] || die "$file: is missing"
 done
-refuse_returns "$text"/{train,valid,test}.{"$src","$tgt"}
-lock_folder "$out"
-[ -e "$out/bpe" ] || [ -z "$(ls "$out")" ] || die "$out: holds something else; name a new folder"
+refuse_unreadable "$text"/{train,valid,test}.{"$src","$tgt"}
+references=()  # the splits of whose text in TGT a line belongs to each source
+if [ ${#splits[@]} = 1 ]; then references+=(valid); fi
+if [ -e "$text/test.$tgt" ]; then references+=(test); fi
+made=$out/greedy beam=()
+if [ -n "$interpolate" ]; then
+  [[ " $*" =~ \ --(beam|strategy)[=\ ] ]] || die "--interpolate: chooses from a beam; give --strategy fairseq --beam 5" 2
+  references+=("${splits[@]}")
+  made=$out/beam beam=(--nbest "$(grep -oP '(^| )--beam[= ]\K\d+' <<<"$*" || echo 5)")
+fi
+for split in ${references[@]+"${references[@]}"}; do
+  for file in "$text/$split".{"$src","$tgt"}; do [ -e "$file" ] || die "$file: is missing"; done
+  same_lines "$text/$split".{"$src","$tgt"}
+done
+need specdec-translate fairseq-preprocess
 [ ! "$text" -ef "$out/bpe" ] || die "$out/bpe: is with the input; name another folder"
-mkdir -p "$out/bpe"
-beam=(--nbest "$(grep -oP '(^| )--beam[= ]\K\d+' <<<"$*" || echo 5)")
+own_folder "$out" bpe
+mkdir -p "$out/bpe" "$made"
 for split in "${splits[@]}"; do
-  made=$out/beam/$split
-  if [ -z "$interpolate" ]; then made=$out/bpe/$split.$tgt beam=(); fi
-  mkdir -p "${made%/*}"
   command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --segmented --keep-bpe --strategy AR --batch 64 "$@"
     --input-path "$text/$split.$src" ${beam[@]+"${beam[@]}"})
+  output=$made/$split
   if [ -n "$workers" ]; then
     run specdec-translate-corpus "${command[@]}" --workers "$workers" --output-path "$out/shards/$split"
-    rm -f "$made.resume"  # it does not describe what comes now
-    cp "$out/shards/$split/$split.$src" "$made"
+    output=$out/shards/$split/$split.$src
   else
-    run specdec-translate "${command[@]}" --output-path "$made" --resume
+    run specdec-translate "${command[@]}" --output-path "$output" --resume
   fi
   if [ -n "$interpolate" ]; then
-    run python3 "$(dirname "$0")/closest.py" "$made" "$text/$split.$tgt" >"$out/bpe/$split.$tgt"
+    run python3 "$(dirname "$0")/closest.py" "$output" "$text/$split.$tgt" >"$out/bpe/$split.$tgt"
+  else
+    cp "$output" "$out/bpe/$split.$tgt"
   fi
 done
 cp "$text"/{train,valid}."$src" "$out/bpe/"
-if [ ${#splits[@]} = 1 ]; then cp "$text/valid.$tgt" "$out/bpe/"; fi
+if [ ${#splits[@]} = 1 ]; then cp "$text/valid.$tgt" "$out/bpe/"; fi # the references
 tests=()
 if [ -e "$text/test.$tgt" ]; then
   cp "$text"/test.{"$src","$tgt"} "$out/bpe/"

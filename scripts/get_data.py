@@ -8,7 +8,8 @@ multi30k: English-German captions, for non-commercial research (https://github.c
 wmt14: English-German, 4.5 million pairs (5 GB of disk), newstest2013 and newstest2014. wmt16:
 English-Romanian, 0.6 million pairs, newsdev2016 and newstest2016. WMT's training pairs are cleaned:
 no empty sides, no bytes that are not UTF-8, at most 250 words, and neither side more than 1.5 times
-as long as the other. --mirror names a folder or URL that has the same files.
+as long as the other. --mirror names a folder or URL that has the same files. Repeat the command
+after an interruption.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 
 import installed  # noqa: F401 (first)
 
-from specdec_plugins.files.command import Parser
+from specdec_plugins.files.command import Parser, command, tell
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import whole_file
 
 MULTI30K = (
@@ -56,10 +59,17 @@ def fetch(url: str, out: Path, mirror: str | None) -> Path:
     path = out / "download" / url.rpartition("/")[2]
     if not path.exists():
         if mirror:
-            url = f"{mirror}/{path.name}"
-        print(f"downloading {url}", file=sys.stderr)
-        with urllib.request.urlopen(url) as response, whole_file(path) as file:
-            shutil.copyfileobj(response, file)
+            base = mirror if "://" in mirror else Path(mirror).resolve().as_uri()
+            url = f"{base}/{path.name}"
+        tell(f"downloading {url}")
+        try:
+            with urllib.request.urlopen(url) as response, whole_file(path) as file:
+                shutil.copyfileobj(response, file)
+                size = int(response.headers["Content-Length"] or file.tell())
+                if file.tell() < size:
+                    raise InferenceError(f"{url}: {file.tell()} of {size} bytes came; repeat it")
+        except OSError as error:
+            raise InferenceError(f"{url}: {error}; repeat the command") from error
     return path
 
 
@@ -71,18 +81,21 @@ def extract(archive: Path, name: str) -> Path:
     with ExitStack() as stack:
         if archive.suffix == ".zip":
             zipped = stack.enter_context(zipfile.ZipFile(archive))
-            source = zipped.open(member_of(zipped.namelist(), name))
+            source = zipped.open(member_of(archive, zipped.namelist(), name))
         else:
             packed = stack.enter_context(tarfile.open(archive))
-            source = packed.extractfile(member_of(packed.getnames(), name))
+            source = packed.extractfile(member_of(archive, packed.getnames(), name))
         with whole_file(path) as file:
             shutil.copyfileobj(source, file)
     return path
 
 
-def member_of(members: list[str], name: str) -> str:
+def member_of(archive: Path, members: list[str], name: str) -> str:
     """Return the member of an archive that has this name, in whatever folder."""
-    return next(member for member in members if Path(member).name == name)
+    for member in members:
+        if Path(member).name == name:
+            return member
+    raise InferenceError(f"{archive}: holds no {name}")
 
 
 def is_clean(source: str, target: str) -> bool:
@@ -98,7 +111,7 @@ def get_multi30k(out: Path, mirror: str | None) -> None:
             with gzip.open(fetch(f"{MULTI30K}{name}.{lang}.gz", out, mirror)) as packed:
                 lines = [line.rstrip(b"\r\n") + b"\n" for line in packed]
             if len(lines) != count:
-                sys.exit(f"get_data.py: {name}.{lang}.gz has {len(lines)} lines, not {count}")
+                raise InferenceError(f"{name}.{lang}.gz has {len(lines)} lines, not {count}")
             with whole_file(out / f"{split}.{lang}") as file:
                 file.writelines(lines)
 
@@ -108,8 +121,8 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
     for split, name in zip(("valid", "test"), TESTS[corpus]):
         for lang, side in zip(direction.split("-"), ("src", "ref")):
             with whole_file(out / f"{split}.{lang}") as file:
-                command = ["sacrebleu", "-t", name, "-l", direction, "--echo", side]
-                subprocess.run(command, stdout=file, check=True)
+                flags = ["-t", name, "-l", direction, "--echo", side]
+                subprocess.run([sys.executable, "-m", "sacrebleu", *flags], stdout=file, check=True)
     with ExitStack() as stack:
         languages = LANGUAGES[corpus]
         paths = [out / f"train.{lang}" for lang in languages]
@@ -122,28 +135,32 @@ def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
             files = [stack.enter_context(side.open(**how)) for side in sides]
             for pair in zip_longest(*files):
                 if None in pair:
-                    sys.exit(f"get_data.py: the sides of {name} differ in number of lines")
+                    raise InferenceError(f"the sides of {name} differ in number of lines")
                 if is_clean(*pair):
                     for text, line in zip(texts, pair):
                         cleaned = " ".join(line.split())
                         text.write(cleaned.encode() + b"\n")
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Bring the corpus that the command line names."""
     parser = Parser(__doc__)
     parser.add_argument("corpus", choices=["multi30k", *WMT])
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("--direction", help="of WMT's test sets (en-de or en-ro)")
-    parser.add_argument("--mirror", metavar="URL")
-    args = parser.parse_args()
+    parser.add_argument("--mirror", metavar="FOLDER|URL")
+    args = parser.parse_args(argv)
+    languages = LANGUAGES.get(args.corpus, [])
+    direction = args.direction or "-".join(languages)
+    if sorted(direction.split("-")) != sorted(languages or [""]):
+        parser.error(f"--direction {direction}: is not of {args.corpus}")
     (args.out / "download").mkdir(parents=True, exist_ok=True)
     if args.corpus == "multi30k":
         get_multi30k(args.out, args.mirror)
     else:
-        direction = args.direction or "-".join(LANGUAGES[args.corpus])
         get_wmt(args.corpus, args.out, direction, args.mirror)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,10 +10,12 @@ with status 1.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -58,7 +60,7 @@ SMALL = {
     r"^scripts/calibrate_head.py .*": "# calibrate_head.py: it has a test of its own",
     # A server answers until the page's last request.
     r"^(specdec-serve \S+).*": SERVE,
-    r"^curl -N .*": r"\g<0> && kill $(cat serve.pid)",
+    r"^curl -N .*": r"\g<0> && kill $(cat serve.pid) && rm serve.pid",
     r"^scripts/serve_load\.py .*": r"\g<0> --sentences 2 --requests 4 --long 20 --lines 4",
     # The demo without its own environment.
     r"^\./scripts/demo\.sh.*": "python3 scripts/demo.py",
@@ -246,10 +248,16 @@ def run_page(page: str) -> bool:
 
 def main() -> int:
     """Run the commands of all pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pages", nargs="+", metavar="PAGE")
+    pages = parser.parse_args().pages
     small = Path("small")
     if not small.exists():
-        write_inputs(small)
-    passed = [run_page(page) for page in sys.argv[1:]]
+        unfinished = Path("small.part")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_inputs(unfinished)
+        unfinished.rename(small)
+    passed = [run_page(page) for page in pages]
     return 0 if all(passed) else 1
 
 

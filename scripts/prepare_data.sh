@@ -12,7 +12,7 @@
 #   --srcdict FILE   fairseq dictionary of SRC, and of TGT too unless --tgtdict is given; without,
 #   --tgtdict FILE   one for both is made of the training text
 #   --tokenized      RAW_DIR is tokenised already
-#   --workers N      processes (all cores)
+#   --workers N      processes that tokenise and binarise (all cores)
 set -euo pipefail
 . "$(dirname "$0")/text_folder.sh"
 [ $# -ge 4 ] || usage
@@ -40,21 +40,15 @@ given=(${codes:+"$codes"} ${srcdict:+"$srcdict"} ${tgtdict:+"$tgtdict"})
 for file in "${texts[@]}" ${given[@]+"${given[@]}"}; do
   [ -s "$file" ] || die "$file: is missing or empty"
 done
-# awk counts a last line that no line feed ends, as the programs below do.
-lines() { LC_ALL=C awk 'END { print NR }' "$1"; }
-for split in train valid test; do
-  [ "$(lines "$raw/$split.$src")" = "$(lines "$raw/$split.$tgt")" ] ||
-    die "$raw/$split.$src and $raw/$split.$tgt differ in number of lines"
-done
-refuse_returns "${texts[@]}"
+for split in train valid test; do same_lines "$raw/$split".{"$src","$tgt"}; done
+refuse_unreadable "${texts[@]}"
+need sacremoses subword-nmt fairseq-preprocess
 [ -z "$codes" ] || subword-nmt apply-bpe -c "$codes" </dev/null >/dev/null 2>&1 || die "$codes: holds no BPE codes"
 
-lock_folder "$out"
+own_folder "$out" made_with
 made_with=$(cat "${texts[@]}" ${given[@]+"${given[@]}"} | cksum && echo "$src $tgt $merges ${#given[@]} $tokenized")
 if [ -e "$out/made_with" ]; then
   [ "$(cat "$out/made_with")" = "$made_with" ] || die "$out: was begun with other text or flags; give those, or name a new folder"
-elif [ -n "$(ls "$out")" ]; then
-  die "$out: holds something else; name a new folder"
 fi
 printf '%s\n' "$made_with" >"$out/made_with"
 mkdir -p "$out/tok" "$out/bpe"
@@ -70,7 +64,7 @@ tokenize() {
   sacremoses -q -l "$1" -j "$workers" tokenize -a <"$2"
 }
 learn_bpe() { cat "$out/tok/train.$src" "$out/tok/train.$tgt" | subword-nmt learn-bpe -s "$merges"; }
-segment() { subword-nmt apply-bpe -c "$out/codes" --num-workers "$workers" -i "$1" -o /dev/stdout; }
+segment() { subword-nmt apply-bpe -c "$out/codes" <"$1"; }
 for text in "${texts[@]##*/}"; do make "$out/tok/$text" tokenize "${text#*.}" "$raw/$text"; done
 if [ -n "$codes" ]; then make "$out/codes" cat "$codes"; else make "$out/codes" learn_bpe; fi
 for text in "${texts[@]##*/}"; do make "$out/bpe/$text" segment "$out/tok/$text"; done

@@ -5,7 +5,8 @@
 
 Two sentences that share a word are cut there, and the beginning of one goes on as the other: "a man
 in a hat sits | on a wall" and "two dogs sleep | on a red sofa" meet at their "on". SOURCE is
-segmented text, which is not cut at `@@ `. The result depends on SOURCE and COUNT alone.
+segmented text, which is not cut at `@@ `. The result depends on SOURCE and COUNT alone. It is an
+error if SOURCE gives fewer than COUNT sentences, after those that it gives.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+
+from texts import lines_of
+
+from specdec_plugins.files.command import Parser, command, positive, put
+from specdec_plugins.files.errors import InferenceError
 
 MAX_WORDS = 60
 
@@ -49,21 +55,21 @@ def recombine(sentences: list[list[str]], count: int) -> Iterator[str]:
                 yield new
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Write the sentences to standard output."""
-    if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
-        sys.exit(str(__doc__))
-    sys.stdout.reconfigure(encoding="utf-8")
-    try:
-        with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
-            sentences = [line.split() for line in file]
-    except OSError as error:
-        sys.exit(f"recombine.py: {sys.argv[1]}: {error.strerror}")
-    if not sentences:
-        sys.exit(f"recombine.py: {sys.argv[1]}: is empty")
-    new = recombine(sentences, int(sys.argv[2]))
-    sys.stdout.writelines(f"{line}\n" for line in new)
+    parser = Parser(__doc__)
+    parser.add_argument("source", metavar="SOURCE", help="segmented sentences, one a line")
+    parser.add_argument("count", metavar="COUNT", type=positive, help="new sentences to make")
+    args = parser.parse_args(argv)
+    sentences = [line.split() for line in lines_of(args.source)]
+    made = 0
+    for line in recombine(sentences, args.count):
+        made += 1
+        put(f"{line}\n")
+    if made < args.count:
+        raise InferenceError(f"{args.source}: gives {made} new sentences, not {args.count}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

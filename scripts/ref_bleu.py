@@ -22,28 +22,17 @@ import sys
 import installed  # noqa: F401 (first)
 from sacrebleu.metrics.bleu import BLEUScore
 from sacremoses import MosesDetokenizer
+from texts import aligned
 
 from specdec_plugins.evaluation import bleu
 from specdec_plugins.files.command import Parser, command, put
-from specdec_plugins.files.lines import InputLines
-
-
-def read_lines(path: str) -> list[str]:
-    """Return the lines of a text, which must hold a word."""
-    with InputLines.open(path) as source:
-        lines = [line.text for line in source]
-        source.check()
-    if not any(map(str.strip, lines)):
-        raise ValueError(f"{path}: holds no words")
-    return lines
 
 
 def fairseq_format(score: BLEUScore) -> str:
     """Return a score as fairseq-score prints it."""
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
-    ratio = score.sys_len / score.ref_len
     return (
-        f"BLEU4 = {score.score:.2f}, {precisions} (BP={score.bp:.3f}, ratio={ratio:.3f}, "
+        f"BLEU4 = {score.score:.2f}, {precisions} (BP={score.bp:.3f}, ratio={score.ratio:.3f}, "
         f"syslen={score.sys_len}, reflen={score.ref_len})"
     )
 
@@ -58,9 +47,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--raw", action="store_true", help="HYP and REF are untokenised text")
     parser.add_argument("--lang", default="de", help="language of HYP and REF (de)")
     args = parser.parse_args(argv)
-    sides = [read_lines(args.hyp), read_lines(args.ref)]
-    if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"HYP has {len(sides[0])} lines, and REF has {len(sides[1])}")
+    sides = aligned(args.hyp, args.ref)
+    for path, lines in zip((args.hyp, args.ref), sides, strict=True):
+        if not any(map(str.strip, lines)):
+            raise ValueError(f"{path}: holds no words")
     sacre = bleu.metric_of(args.lang, sides[1])
     if args.raw:
         tokens = [bleu.tokens_of(lines, args.lang, sacre) for lines in sides]

@@ -25,15 +25,16 @@ from statistics import median
 from typing import Any
 from urllib.request import Request, urlopen
 
-import installed  # noqa: F401 (first)
+import installed
 import torch
 
+from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.command import Parser, command, positive, put
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.tuned_modes import as_tuned
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = installed.ROOT
 PYTHON = (sys.executable, "-m")
 
 
@@ -44,7 +45,7 @@ class Service:
             port = str(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{port}"
         program = [*PYTHON, "specdec_plugins.cli.serve", str(pair), "--workers", str(workers)]
-        flags = ["--port", port, "--max-characters", "1000000", "--timeout", "36000"]
+        flags = ["--port", port, "--max-characters", "10000000", "--timeout", "36000"]
         self.process = subprocess.Popen([*program, *flags], cwd=ROOT)
         atexit.register(self.process.terminate)
         languages: Any = None
@@ -97,7 +98,7 @@ def main(argv: list[str]) -> None:
     add("--lines", type=positive, default=500, help="compared with specdec-translate's (500)")
     args = parser.parse_args(argv)
     pair = args.pair.resolve()  # for other processes, which run elsewhere
-    lines = [line for line in args.input_path.read_text("utf-8").split("\n") if line.strip()]
+    lines = [line.text for line in read_text(str(args.input_path), None) if line.text.strip()]
     torch.set_num_threads(1)
     translator = load_translator(as_tuned(Settings.of_model(pair, scores=False), 1))
     service = Service(pair, args.workers)
@@ -133,6 +134,7 @@ def main(argv: list[str]) -> None:
         beside = []
         while not long.done():
             beside.append(seconds(service.translate, texts[len(beside) % len(texts)]))
+        long.result()  # raises what went wrong
         late, usual = (sorted(times)[len(times) * 9 // 10] for times in (beside, alone))
         put(f"a sentence beside {args.long}, slowest tenth, over alone: {late / usual:.2f}\n")
         put("memory of a worker, at most and now: {}, {} MiB\n".format(*service.mebibytes()))
@@ -141,8 +143,9 @@ def main(argv: list[str]) -> None:
         turns = draw.sample(range(args.lines), args.lines)
         outputs = dict(zip(turns, pool.map(service.translate, [same[turn] for turn in turns])))
     program = [*PYTHON, "specdec_plugins.cli.inference", str(pair), "--split-sentences", "--quiet"]
-    written = subprocess.check_output(program, input="\n".join(same), text=True, cwd=ROOT)
-    differ = sum(outputs[turn] != written.splitlines()[turn] for turn in turns)
+    given = "\n".join(same).encode()
+    written = subprocess.check_output(program, input=given, cwd=ROOT).decode().split("\n")
+    differ = sum(outputs[turn] != written[turn] for turn in turns)
     put(f"lines that specdec-translate writes otherwise: {differ} of {args.lines}\n")
 
 

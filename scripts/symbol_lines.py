@@ -11,11 +11,19 @@ pairs whose numbers, the same on both sides, are exchanged for others.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
+import sys
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+
+from texts import aligned
+
+from specdec_plugins.files.command import Parser, command, positive
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import check_paths, whole_file
 
 Pair = tuple[str, str]
 
@@ -54,7 +62,8 @@ def natural(pairs: list[Pair], draw: random.Random) -> list[Pair]:
     for pair in draw.sample(pairs, len(pairs)):
         symbols, other = map(symbols_of, pair)
         worded = sum(map(str.isalpha, pair[0])) >= len(pair[0]) / 2
-        if worded and symbols == other and any(seen[symbol] < MAX_EACH for symbol in symbols):
+        is_seldom = all(seen[symbol] < MAX_EACH for symbol in symbols)
+        if worded and symbols and symbols == other and is_seldom:
             seen.update(symbols.keys())
             taken.append(pair)
     return taken
@@ -96,7 +105,10 @@ def added(pair: Pair, draw: random.Random) -> Pair:
 def derived(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]:
     """Return ordinary pairs with symbols added, the same ones on both sides."""
     plain = [pair for pair in pairs if not symbols_of("".join(pair))]
-    ways = [(at_number, [pair for pair in plain if NUMBER.search(pair[0])]), (added, plain)]
+    numbered = [pair for pair in plain if NUMBER.search(pair[0])]
+    ways = [(change, some) for change, some in ((at_number, numbered), (added, plain)) if some]
+    if not ways:
+        raise InferenceError("all pairs have symbols: none is left to add some to")
     made: list[Pair] = []
     while len(made) < count:
         change, choices = draw.choice(ways)
@@ -124,30 +136,37 @@ def renumbered(pairs: list[Pair], count: int, draw: random.Random) -> list[Pair]
     return made
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Write the pairs that the module's text describes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(__doc__)
     parser.add_argument("texts", type=Path, nargs=2, metavar="TEXT")
     parser.add_argument("out", metavar="OUT")
-    parser.add_argument("--pairs", type=int, default=60_000)
+    parser.add_argument("--pairs", type=positive, default=60_000)
     parser.add_argument("--numbers", type=int, default=0)
-    args = parser.parse_args()
-    texts = [path.read_text("utf-8") for path in args.texts]
-    sides = [text.removesuffix("\n").split("\n") for text in texts]
+    args = parser.parse_args(argv)
+    outputs = [Path(f"{args.out}{path.suffix}") for path in args.texts]
+    named = [(f"OUT of {text}:", path) for text, path in zip(args.texts, outputs, strict=True)]
+    check_paths(named, [("TEXT", path) for path in args.texts])
     draw = random.Random(1)
     pairs = []
-    for pair in zip(*sides, strict=True):
+    for pair in zip(*aligned(*args.texts), strict=True):
         short, long = sorted(len(side.split()) for side in pair)
         if short >= 3 and long <= 40 and long <= 1.6 * short + 3:
             pairs.append(pair)
     lines = natural(pairs, draw)[: args.pairs // 2]
     lines += derived(pairs, args.pairs - len(lines), draw)
-    lines += renumbered(pairs, args.numbers, draw)
+    numbered = renumbered(pairs, args.numbers, draw)
+    if len(numbered) < args.numbers:
+        raise InferenceError(f"--numbers {args.numbers}: {len(numbered)} pairs have numbers")
+    lines += numbered
     draw.shuffle(lines)
-    for side, path in zip(zip(*lines), args.texts):
-        with open(f"{args.out}{path.suffix}", "x", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in side)
+    with ExitStack() as stack:
+        files = [stack.enter_context(whole_file(path)) for path in outputs]
+        for pair in lines:
+            for file, side in zip(files, pair, strict=True):
+                file.write(f"{side}\n".encode())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

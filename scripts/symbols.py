@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
+
+from texts import aligned
+
+from specdec_plugins.files.command import Parser, command, put, tell
 
 
 def symbols_of(text: str) -> Counter[str]:
@@ -34,12 +38,14 @@ def missing_strings(required: list[str], translation: str) -> list[str]:
     return missing
 
 
-def main() -> None:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Compare a translation with a list, and print how much of it is there."""
-    if len(sys.argv) != 3:
-        sys.exit(str(__doc__))
-    texts = (Path(path).read_text("utf-8") for path in sys.argv[1:])
-    listed, translations = (text.strip("\n").split("\n") for text in texts)
+    parser = Parser(__doc__)
+    parser.add_argument("list", metavar="LIST", help="sentences and the strings they require")
+    parser.add_argument("translations", metavar="TRANSLATIONS", help="a line for each of LIST")
+    args = parser.parse_args(argv)
+    listed, translations = aligned(args.list, args.translations)
     symbols = Counter[str]()
     present = Counter[str]()
     strings = 0
@@ -51,14 +57,16 @@ def main() -> None:
         strings += len(required.split())
         if missing := missing_strings(required.split(), translation):
             faults.append(missing)
-            print(f"{' '.join(missing)}\n  {sentence}\n  {translation}", file=sys.stderr)
-    print(f"symbols: {present.total()} of {symbols.total()}")
+            tell(f"{' '.join(missing)}\n  {sentence}\n  {translation}")
     lacking = sum(map(len, faults))
-    print(f"strings: {strings - lacking} of {strings}")
-    print(f"sentences: {len(listed) - len(faults)} of {len(listed)}")
     shares = [f"{name} {present[name]}/{count}" for name, count in symbols.most_common()]
-    print("  ".join(shares))
+    put(
+        f"symbols: {present.total()} of {symbols.total()}\n"
+        f"strings: {strings - lacking} of {strings}\n"
+        f"sentences: {len(listed) - len(faults)} of {len(listed)}\n"
+        f"{'  '.join(shares)}\n"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,7 @@
 #                                                   does the package (pip install annalog --no-deps)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0; fi
+if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then sed -n '2,11s/^# \{0,1\}//p' scripts/test.sh; exit 0; fi
 scripts/setup_env.sh test
 
 arguments=()

@@ -8,13 +8,30 @@ refuse_same() {
   [ "$1" != "$2" ] || die "$1: is SRC and TGT, and their files would have the same names; name the target otherwise, \
 ${2}_out for instance, also its text and its dictionary (dict.${2}_out.txt)" 2
 }
-refuse_returns() {
-  local broken
-  if broken=$(LC_ALL=C grep -snHm 1 $'\r.' "$@" | cut -d: -f1,2) && [ -n "$broken" ]; then
+# refuse_unreadable FILE...: what fairseq-preprocess would read otherwise; files may be missing.
+refuse_unreadable() {
+  local broken file
+  broken=$(LC_ALL=C grep -snHm 1 $'\r.' "$@" | cut -d: -f1,2) || true # no file is broken, or one is missing
+  [ -z "$broken" ] ||
     die "${broken%%$'\n'*}: holds a carriage return, at which fairseq-preprocess would end the line"
-  fi
+  for file; do
+    [ ! -e "$file" ] || iconv -f utf-8 -t utf-8 "$file" >/dev/null 2>&1 || die "$file: is not UTF-8"
+  done
 }
-lock_folder() {
+# same_lines FILE FILE
+same_lines() { [ "$(lines "$1")" = "$(lines "$2")" ] || die "$1 and $2 differ in number of lines"; }
+# awk counts a last line that no line feed ends, as all programs that read the text do.
+lines() { LC_ALL=C awk 'END { print NR }' "$1"; }
+# need PROGRAM...
+need() {
+  local program
+  for program; do
+    command -v "$program" >/dev/null || die "$program is not found; activate the environment: . .venv/bin/activate"
+  done
+}
+# own_folder OUT FILE: lock a new folder, or one in which the script has made FILE.
+own_folder() {
+  [ -e "$1/$2" ] || [ -z "$(ls "$1" 2>/dev/null)" ] || die "$1: holds something else; name a new folder"
   mkdir -p "$1"
   exec {lock}>>"$1/.lock"
   flock -n "$lock" || die "$1: another run is at work there"

@@ -24,6 +24,7 @@ from specdec_plugins.inference.trace_page import SentenceTrace, read_trace
 # Pixels: of the picture at least, a letter, a box beside its text, between boxes, between steps.
 WIDTH, LETTER, PADDING, GAP, PITCH = 860.0, 7.3, 14.0, 5.0, 35.0
 LEFT, INDENT, FIRST = 16.0, 60.0, 103.0
+TITLE = LETTER * 13 / 12  # a letter of the sentence
 #: Attributes of a box, and of its text, by what became of the token.
 STYLES = {
     "accepted": ('fill="#dafbe1" stroke="#2da44e" stroke-width="1.5"', ""),
@@ -67,7 +68,9 @@ def picture(trace: SentenceTrace) -> Iterator[str]:
         raise InferenceError("the drafts are trees; trace with --controller constant")
     legend = FIRST + PITCH * len(trace.steps) + 5
     ends = (sum(LETTER * len(t) + PADDING + GAP for t, _ in tokens(step)) for step in trace.steps)
-    width = round(max(WIDTH, INDENT + max(ends, default=0.0) + LEFT), 1)
+    longest = max(len(trace.source), len(trace.output))
+    width = max(WIDTH, INDENT + max(ends, default=0.0) + LEFT, 2 * LEFT + TITLE * longest)
+    width = round(width, 1)
     size = f'width="{width}" height="{legend + 28}" viewBox="0 0 {width} {legend + 28}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT} fill="#1b1b1b">'
     yield f'  <rect x="0" y="0" width="{width}" height="{legend + 28}" fill="#ffffff"/>'
@@ -91,9 +94,9 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("trace", metavar="TRACE", help="of specdec-translate --trace")
     path = parser.parse_args(argv).trace
-    sentence = next(read_trace(path), None)
+    sentence = next((sentence for sentence in read_trace(path) if sentence.steps), None)
     if sentence is None:
-        raise InferenceError(f"{path}: is empty")
+        raise InferenceError(f"{path}: has no step")
     put("\n".join([*picture(sentence), ""]))
 
 

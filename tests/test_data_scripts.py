@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from helpers.runs.scripts_here import SCRIPTS, call, load_script, run, run_shell
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import inference, translate_corpus
+from specdec_plugins.files.errors import InferenceError
 
 LIST = SCRIPTS.parent / "data" / "symbols.tsv"
 
@@ -60,9 +63,33 @@ def test_multi30k_from_a_mirror(tmp_path: Path) -> None:
         for lang in ("en", "de"):
             with gzip.open(tmp_path / f"mirror/{name}.{lang}.gz", "wt", compresslevel=1) as file:
                 file.write(f"{name} {lang}\r\n" * count)
-    mirror = (tmp_path / "mirror").as_uri()
-    python("get_data.py", "multi30k", tmp_path / "out", "--mirror", mirror)
-    assert lines_of(tmp_path / "out/valid.de") == ["val de"] * 1014
+    folder = tmp_path / "mirror"
+    for mirror in (folder.as_uri(), folder):
+        python("get_data.py", "multi30k", tmp_path / "out", "--mirror", mirror)
+        assert lines_of(tmp_path / "out/valid.de") == ["val de"] * 1014
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_a_download_that_breaks_off_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Response(io.BytesIO):
+        headers = Message()
+
+    Response.headers["Content-Length"] = "100"
+    module = load_script("get_data")
+    monkeypatch.setattr(module.urllib.request, "urlopen", lambda _: Response(b"half"))
+    assert module.main(["multi30k", str(tmp_path)]) == 1
+    assert "train.en.gz: 4 of 100 bytes came; repeat it" in capsys.readouterr().err
+    assert not [*(tmp_path / "download").iterdir()]
+    with tarfile.open(tmp_path / "download/a.tgz", "w"):
+        pass
+    with pytest.raises(InferenceError, match=r"a\.tgz: holds no b"):
+        module.extract(tmp_path / "download/a.tgz", "b")
+    for corpus, direction in (("wmt14", "en-fr"), ("multi30k", "de-en")):
+        with pytest.raises(SystemExit):
+            module.main([corpus, str(tmp_path), "--direction", direction])
+        assert f"--direction {direction}: is not of {corpus}" in capsys.readouterr().err
 
 
 def test_wmt_is_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +142,13 @@ def test_prepare_data(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own/notes").touch()
     assert prepare(raw, tmp_path / "own", "en", "de")[0] == 1
-    (raw / "valid.de").write_text("Eine\rZeile.\n" * 6)
-    status, said = prepare(raw, tmp_path / "new", "en", "de")
-    assert status == 1
-    assert "valid.de:1" in said
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["notes"]
+    for line, fault in ((b"Eine\rZeile.\n", "valid.de:1"), (b"\xff.\n", "valid.de: is not UTF-8")):
+        (raw / "valid.de").write_bytes(line * 6)
+        status, said = prepare(raw, tmp_path / "new", "en", "de")
+        assert status == 1
+        assert fault in said
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -154,6 +184,11 @@ def test_recombined_sentences_are_new(tmp_path: Path) -> None:
         done = run(sys.executable, SCRIPTS / "recombine.py", tmp_path / name, 4)
         assert done.returncode == 1
         assert done.stderr == f"recombine.py: {tmp_path / name}: {fault}\n"
+    done = run(sys.executable, SCRIPTS / "recombine.py", tmp_path / "train.en", 400)
+    made = len(done.stdout.splitlines())
+    assert done.returncode == 1
+    assert made >= 4
+    assert done.stderr.endswith(f"train.en: gives {made} new sentences, not 400\n")
 
 
 AVERAGE = """
@@ -177,6 +212,7 @@ def test_averaged_checkpoints(tmp_path: Path) -> None:
         (tmp_path / kind).mkdir()
         for number in (1, 2, 3, 4):
             save_checkpoint(tmp_path / kind / f"checkpoint_1_{number}.pt", make(seed=number))
+        (tmp_path / kind / "checkpoint_1_3.pt.tmp").write_text("a training was killed")
     done = run(sys.executable, "-c", AVERAGE, *kinds, folder=tmp_path, status=0, PYTHONPATH=SCRIPTS)
     assert done.stderr.splitlines() == [
         f"average_checkpoints.py: {kind}: holds 1 such checkpoints, not 2" for kind in kinds
@@ -190,6 +226,21 @@ def test_averaged_checkpoints(tmp_path: Path) -> None:
         for name, mean in means.items():
             first, second = (model[name] for model in models)
             torch.testing.assert_close(mean, (first + second) / 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--inputs", "a", "b", "--num-epoch-checkpoints", "2"], "give one folder of checkpoints"),
+        (["--inputs", "a", "--checkpoint-upper-bound", "2"], "give --num-update-checkpoints, too"),
+        (["--inputs", "a", "./out.pt"], "is the same file as --inputs out.pt"),
+    ],
+)
+def test_averages_of_nothing_sensible_are_refused(
+    flags: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load_script("average_checkpoints").main([*flags, "--output", "out.pt"])
+    assert fault in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -215,7 +266,7 @@ def test_the_output_that_is_most_like_the_reference_is_chosen(tmp_path: Path) ->
     done = run(sys.executable, SCRIPTS / "closest.py", tmp_path / "beam", references)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"closest.py: {tmp_path / 'beam'} has 3 lines, {references} 1\n"
+    assert done.stderr == f"closest.py: {tmp_path / 'beam'} has 3 lines, and {references} 1\n"
 
 
 def test_symbols_are_found(tmp_path: Path) -> None:
@@ -224,6 +275,9 @@ def test_symbols_are_found(tmp_path: Path) -> None:
     assert found == [[], ["5%"], ["//a"]]
     (tmp_path / "de").write_text("".join(f"{line}\n" for line in lines_of(LIST)), "utf-8")
     assert "sentences: 200 of 200" in python("symbols.py", LIST, tmp_path / "de").splitlines()
+    (tmp_path / "two").write_text("It costs 5%.\t5%\nAnd 6%.\t6%\n")
+    (tmp_path / "de").write_text("Es kostet 5 %.\n\n")  # the last translation is empty
+    assert "sentences: 1 of 2" in python("symbols.py", tmp_path / "two", tmp_path / "de")
 
 
 def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:
@@ -237,6 +291,29 @@ def test_symbols_are_the_same_on_both_sides(tmp_path: Path) -> None:
     sides = [lines_of(tmp_path / f"out.{lang}") for lang in ("en", "de")]
     assert [len(side) for side in sides] == [50, 50]
     assert all(symbols(source) == symbols(target) for source, target in zip(*sides))
+
+
+def test_symbols_are_added_to_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No symbol has more pairs than it may, and a text without numbers will do."""
+    module = load_script("symbol_lines")
+    module.MAX_EACH = 3
+    pairs = [(f"It costs {text}.",) * 2 for text in ["%"] * 5 + ["% $"] * 5]
+    taken = module.natural(pairs, random.Random(1))
+    assert sum("%" in source for source, _ in taken) == 3
+    for name in ("en", "de"):
+        (tmp_path / f"a.{name}").write_text("The dog sees a cat.\n" * 3)
+    names = [str(tmp_path / name) for name in ("a.en", "a.de", "out")]
+    assert module.main([*names, "--pairs", "10"]) == 0
+    assert len(lines_of(tmp_path / "out.de")) == 10
+    assert module.main([*names, "--numbers", "1"]) == 1
+    assert "--numbers 1: 0 pairs have numbers" in capsys.readouterr().err
+    assert module.main([names[0], names[0], names[2]]) == 1
+    assert "is the same file as OUT of " in capsys.readouterr().err
+    (tmp_path / "a.de").write_text("Ein Hund.\n")
+    assert module.main(names) == 1
+    assert "a.en has 3 lines, and " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", ["distill.sh", "prepare_data.sh"])
@@ -305,6 +382,14 @@ def test_distilled_text(
 
     assert distill("out", [5]) == 0
     assert (tmp_path / "out/bin/train.en-de.de.bin").is_file()
+    # Whatever an earlier command has left, the text is what the last one asks for.
+    valid = tmp_path / "out/bpe/valid.de"
+    made = valid.read_bytes()
+    assert distill("out", [5], "--keep-valid") == 0
+    assert valid.read_bytes() == (trained.folder / "valid.de").read_bytes() != made
+    assert distill("out", [5]) == 0
+    assert valid.read_bytes() == made
+    assert not [*(tmp_path / "out/bpe").glob("*.resume")]
     capsys.readouterr()
     assert distill("out", [1]) == 1
     assert "begun with other settings" in capsys.readouterr().err
@@ -318,3 +403,41 @@ def test_distilled_text(
     text, references = tmp_path / "kept/bpe", trained.folder
     assert (text / "valid.de").read_bytes() == (references / "valid.de").read_bytes()
     assert len(lines_of(text / "train.de")) == len(lines_of(references / "train.de"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "fault"),
+    [
+        ([], {"train.en": b"a\rb\n", "train.de": None}, "train.en:1: holds a carriage return"),
+        ([], {"valid.en": b"\xff\n"}, "valid.en: is not UTF-8"),
+        ([], {"test.en": None}, "test.en: is missing"),
+        (["--keep-valid"], {"valid.de": b"a\n"}, "valid.en and t/valid.de differ in number"),
+        (["--interpolate", "--beam"], {"train.de": None}, "train.de: is missing"),
+        (["--interpolate", "--beam"], {"train.de": b"a\n"}, "train.en and t/train.de differ"),
+        (["--interpolate"], {}, "--interpolate: chooses from a beam; give --strategy fairseq"),
+    ],
+)
+def test_text_that_cannot_be_distilled_is_refused_at_once(
+    flags: list[str], changes: dict[str, bytes | None], fault: str, tmp_path: Path
+) -> None:
+    text = make_text(tmp_path / "t")
+    for name, content in changes.items():
+        (text / name).unlink()
+        if content is not None:
+            (text / name).write_bytes(content)
+    for lang in ("en", "de"):
+        (text / f"dict.{lang}.txt").write_text("a 1\n")
+    beam = ["--beam=5"] * ("--beam" in flags)
+    options = [flag for flag in flags if flag != "--beam"]
+    command = [SCRIPTS / "distill.sh", *options, "t/dict.en.txt", "t", "t", "out", "en", "de"]
+    done = run(*command, *beam, folder=tmp_path)
+    assert done.returncode
+    assert fault in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_tests_say_what_they_take(tmp_path: Path) -> None:
+    """Wherever they are started."""
+    done = run("./test.sh", "--help", folder=SCRIPTS, status=0)
+    assert done.stdout.startswith("Run the tests")

@@ -31,7 +31,7 @@ def command_lines() -> list[Any]:
 
 
 @pytest.mark.parametrize("line", command_lines())
-def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_lines_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = argparse.ArgumentParser.parse_args
 
     def parse_only(self: argparse.ArgumentParser, *args: Any, **options: object) -> None:
@@ -39,7 +39,9 @@ def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None
         raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
-    monkeypatch.chdir(ROOT)
+    for folder in ("checkpoints", "config", "data", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)  # where a command may make its folder
     name, *argv = shlex.split(re.sub(r"\b[N]\b", "1", line), comments=True)
     with pytest.raises(ParsedError):
         COMMANDS[name].load()(argv)

@@ -153,3 +153,9 @@ def test_files_that_do_not_fit_are_refused(content: bytes, tmp_path: Path) -> No
     (tmp_path / "hyp").write_bytes(content)
     files = [tmp_path / "hyp", write(tmp_path / "ref", ["eins"])]
     assert ref_bleu.main([str(file) for file in files]) == 1
+
+
+def test_a_reference_without_tokens_counts_as_nothing(tmp_path: Path) -> None:
+    hypothesis = write(tmp_path / "hyp", ["Ein Hund."])
+    reference = write(tmp_path / "ref", ["\x01"])
+    assert ref("--raw", hypothesis, reference)[0].startswith("BLEU4 = 0.00")

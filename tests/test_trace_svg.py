@@ -42,9 +42,24 @@ def test_a_step_that_was_not_verified_whole(
         assert [x.text for x in texts[:4]] == ["<x> & y", "<a> b", "2 tokens in 1 steps", "1"]
         looks = {x.text: x.get("fill") for x in texts[4:8]}
         assert looks == {"<a>": None, "b": None, "&": "#82071e", "c": "#57606a"}
-    for content, fault in (("", "is empty"), ("no trace\n", "is not the trace of a sentence")):
+    for content, fault in (("", "has no step"), ("no trace\n", "is not the trace of a sentence")):
         trace.write_text(content)
         assert main([str(trace)]) == 1
         said = capfd.readouterr().err
         assert said.count("\n") == 1
         assert fault in said
+
+
+def test_a_long_sentence_fits_and_one_without_steps_is_passed_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a blank first line."""
+    step = {"drafted": [], "verify_length": 0, "accepted": 0, "bonus": "b", "parents": None}
+    blank = {"source": "", "output": "", "steps": []}
+    long = {"source": "x" * 300, "output": "b", "steps": [{**step, "milliseconds": 1.0}]}
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(f"{json.dumps(blank)}\n{json.dumps(long)}\n")
+    assert load_script("trace_svg").main([str(trace)]) == 0
+    drawn = ElementTree.fromstring(capfd.readouterr().out)
+    # A letter of DejaVu Sans Mono is 0.602 times as wide as high.
+    assert float(drawn.get("width", 0)) > 16 + 300 * 13 * 0.602

@@ -85,7 +85,7 @@ def command(
                 status = failed or 1 + isinstance(error, ValueError)
                 message = str(error)
                 if file:
-                    message = f"{file}: {getattr(error, 'strerror', error)}"
+                    message = f"{file}: {getattr(error, 'strerror', None) or error}"
                 logging.getLogger(__name__).debug("traceback:", exc_info=True)
             except (MemoryError, RuntimeError) as error:
                 if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from helpers.runs.scripts_here import SCRIPTS, run
@@ -103,7 +105,13 @@ except BaseException:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(InferenceError("a\nb"), 1), (OSError("a b"), 1), (ValueError("a b"), 2)]
+    ("error", "status"),
+    [
+        (InferenceError("a\nb"), 1),
+        (OSError("a b"), 1),
+        (ValueError("a b"), 2),
+        (HTTPError("http://a/", 413, "a b", Message(), None), 1),
+    ],
 )
 def test_errors_are_one_line(
     error: Exception, status: int, capsys: pytest.CaptureFixture[str]

@@ -216,10 +216,7 @@ class Service:
         asked = protocols.libre_request(fields, self.workers.directions)
         documents = await self._documents(asked)
         outputs, results = await self._translated(request, asked, documents)
-        others = _others(documents, results)
-        return JSONResponse(
-            {**protocols.libre_answer(fields, asked, outputs, others), **_notes(results)}
-        )
+        return JSONResponse({**protocols.libre_answer(fields, asked, outputs), **_notes(results)})
 
     async def _stream(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
@@ -274,7 +271,7 @@ class Service:
         seconds = time.perf_counter() - begin
         done = _event(
             "done",
-            **protocols.libre_answer(fields, asked, outputs, _others(documents, results)),
+            **protocols.libre_answer(fields, asked, outputs),
             steps=sum(result.steps for result in results),
             tokens=sum(result.tokens for result in results),
             milliseconds=round(1000 * seconds, 1),
@@ -329,8 +326,8 @@ class Service:
         asked: Asked,
         documents: Sequence[Document],
         take: Callable[[int, Piece], object] | None = None,
-    ) -> tuple[list[str], list[Sentence]]:
-        """Return the output of each text, and all sentences; ``take``: see :class:`Workers`."""
+    ) -> tuple[list[list[str]], list[Sentence]]:
+        """Return the outputs of each text, and all sentences; ``take``: see :class:`Workers`."""
         if self._places.locked():
             raise HTTPException(429, "too many requests wait; try again later")
         begin = time.perf_counter()
@@ -344,7 +341,7 @@ class Service:
         self.figures.characters.inc(sum(map(len, asked.texts)))
         self.figures.steps.inc(sum(result.steps for result in results))
         self.figures.tokens.inc(sum(result.tokens for result in results))
-        return _joined(documents, results), results
+        return _outputs(documents, results), results
 
     async def _while_there(
         self, request: Request, translate: Coroutine[Any, Any, list[Sentence]]
@@ -376,20 +373,16 @@ def _event(name: str, **data: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _joined(documents: Sequence[Document], results: Sequence[Sentence], rank: int = 0) -> list[str]:
-    """Return the outputs; ``rank``: 0 for the best of a beam, 1 for the second."""
+def _outputs(documents: Sequence[Document], results: Sequence[Sentence]) -> list[list[str]]:
+    """Return each document's outputs: as many as a beam has, the best first, each text once."""
     outputs = []
     rest = iter(results)
     for document in documents:
-        texts = [sentence.ranked(rank) for sentence in islice(rest, len(document.sentences))]
-        outputs.append(document.joined(texts))
+        sentences = list(islice(rest, len(document.sentences)))
+        ranks = max((len(sentence.texts) for sentence in sentences), default=1)
+        texts = (document.joined([x.ranked(rank) for x in sentences]) for rank in range(ranks))
+        outputs.append(list(dict.fromkeys(texts)))
     return outputs
-
-
-def _others(documents: Sequence[Document], results: Sequence[Sentence]) -> list[list[str]]:
-    """Return the outputs of each rank of a beam after the first."""
-    ranks = 1 + max((len(result.alternatives) for result in results), default=0)
-    return [_joined(documents, results, rank) for rank in range(1, ranks)]
 
 
 def _notes(results: Sequence[Sentence]) -> dict[str, Any]:

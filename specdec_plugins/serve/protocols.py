@@ -158,23 +158,16 @@ def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
 
 
-def libre_answer(
-    fields: Fields,
-    asked: Asked,
-    outputs: Sequence[str],
-    others: Sequence[Sequence[str]] = (),
-) -> Any:
+def libre_answer(fields: Fields, asked: Asked, outputs: Sequence[Sequence[str]]) -> Any:
     """Return LibreTranslate's answer: a list where ``q`` was one.
 
-    ``others``: for each rank of a beam after the first, the output of each text.
+    ``outputs``: of each text, the best first.
     """
-    answer: dict[str, Sequence[Any]] = {"translatedText": outputs}
+    answer: dict[str, Sequence[Any]] = {"translatedText": [texts[0] for texts in outputs]}
     if fields.get("source") == "auto":
         answer["detectedLanguage"] = detected([asked.direction]) * len(outputs)
     if asked.alternatives:
-        # A dictionary keeps the order, and has each text once.
-        columns = [list(dict.fromkeys(column)) for column in zip(outputs, *others)]
-        answer["alternatives"] = [column[1 : 1 + asked.alternatives] for column in columns]
+        answer["alternatives"] = [texts[1 : 1 + asked.alternatives] for texts in outputs]
     if isinstance(fields["q"], str):
         return {name: values[0] for name, values in answer.items()}
     return answer
@@ -214,13 +207,13 @@ def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     return Asked(texts, direction, is_html=tags == "html", splits=split != "0")
 
 
-def deepl_answer(asked: Asked, outputs: Sequence[str]) -> Any:
-    """Return DeepL's answer."""
+def deepl_answer(asked: Asked, outputs: Sequence[Sequence[str]]) -> Any:
+    """Return DeepL's answer; ``outputs``: of each text, the best first."""
     source = asked.direction[0].upper()
     return {
         "translations": [
-            {"detected_source_language": source, "text": output, "billed_characters": len(text)}
-            for text, output in zip(asked.texts, outputs)
+            {"detected_source_language": source, "text": best, "billed_characters": len(text)}
+            for text, (best, *_) in zip(asked.texts, outputs)
         ]
     }
 

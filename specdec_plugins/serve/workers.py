@@ -39,8 +39,8 @@ TRIES = 2
 class Sentence(NamedTuple):
     """A sentence's translation."""
 
-    #: The sentence itself, if it could not be translated.
-    text: str
+    #: The outputs of a beam, the best first; the sentence itself, if it could not be translated.
+    texts: Sequence[str]
     #: True if its end may be missing.
     limited: bool = False
     #: True if a dictionary lacks a word of it.
@@ -50,13 +50,10 @@ class Sentence(NamedTuple):
     #: Steps of decoding, and the tokens that they committed.
     steps: int = 0
     tokens: int = 0
-    #: The other outputs of a beam, the better first.
-    alternatives: Sequence[str] = ()
 
     def ranked(self, rank: int) -> str:
-        """Return the translation, or one of its alternatives; the last where there are fewer."""
-        texts = [self.text, *self.alternatives]
-        return texts[min(rank, len(texts) - 1)]
+        """Return an output by its rank, 0 for the best; the last where there are fewer."""
+        return self.texts[min(rank, len(self.texts) - 1)]
 
 
 #: A worker's translators.
@@ -103,15 +100,14 @@ def _translate(direction: Direction, text: str, pieces: Connection | None) -> Se
     translator.generator.statistics = DecodingStatistics()
     (result,) = translator.translate_batch([text], on_piece=on_piece)
     if isinstance(result, Exception):
-        return Sentence(text, fault=str(result))
+        return Sentence([text], fault=str(result))
     tokens = len(result.tokens) - result.forced
     return Sentence(
-        result.text,
+        [result.text, *(hypothesis.text for hypothesis in result.hypotheses[1:])],
         limited=result.limited,
         unknown=result.unknown,
         steps=len(result.accepted) or tokens,  # a beam has none
         tokens=tokens,
-        alternatives=[hypothesis.text for hypothesis in result.hypotheses[1:]],
     )
 
 
@@ -251,8 +247,8 @@ class Workers:
                     self._all.discard(worker)
                     worker = self._begin()
                 except OSError:
-                    return Sentence(text, fault="nobody reads its pieces")
-            return Sentence(text, fault="its workers died")
+                    return Sentence([text], fault="nobody reads its pieces")
+            return Sentence([text], fault="its workers died")
         finally:
             self._idle.put_nowait(worker)
 

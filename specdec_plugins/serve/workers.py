@@ -215,19 +215,18 @@ class Workers:
             for number, text in rest:
                 pipe = nullcontext() if take is None else _pipe(partial(take, number))
                 with pipe as pieces:
-                    results[number] = await self._next(direction, text, pieces)
+                    worker = await self._idle.get()
+                    # Cancelled, it does not cancel the work: a worker is idle when its sentence
+                    # has ended.
+                    results[number] = await asyncio.shield(
+                        self._run(worker, direction, text, pieces)
+                    )
                 # Whoever waits for a worker takes it now: a queue gives it to who asks first.
                 await asyncio.sleep(0)
 
         count = self.count if take is None else 1
         await asyncio.gather(*(work() for _ in range(min(count, len(texts)))))
         return [results[number] for number in range(len(texts))]
-
-    async def _next(self, direction: Direction, text: str, pieces: Connection | None) -> Sentence:
-        """Translate a text by the next worker that is idle."""
-        worker = await self._idle.get()
-        # Cancelled, it does not cancel the work: a worker is idle when its sentence has ended.
-        return await asyncio.shield(self._run(worker, direction, text, pieces))
 
     async def _run(
         self,
@@ -245,14 +244,10 @@ class Workers:
                 except BrokenProcessPool:
                     logger.error("a worker died; another one is started")
                     self._all.discard(worker)
-                    worker = self._begin()
+                    worker = ProcessPoolExecutor(1, FORKS, _load, self._load)
+                    self._all.add(worker)
                 except OSError:
                     return Sentence([text], fault="nobody reads its pieces")
             return Sentence([text], fault="its workers died")
         finally:
             self._idle.put_nowait(worker)
-
-    def _begin(self) -> ProcessPoolExecutor:
-        worker = ProcessPoolExecutor(1, FORKS, _load, self._load)
-        self._all.add(worker)
-        return worker

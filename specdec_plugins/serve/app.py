@@ -165,6 +165,7 @@ class Service:
         """Return a route for requests with a key, whose errors are JSON, as both protocols have
         them."""
         is_deepl = path.startswith("/v2/")
+        key = "message" if is_deepl else "error"
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -173,14 +174,12 @@ class Service:
                     self._check_key(request, fields, is_deepl)
                 response = await answer(request, fields)
             except HTTPException as error:
-                key = "message" if is_deepl else "error"
                 response = JSONResponse({key: error.detail}, error.status_code)
             except ClientDisconnect:
                 response = Response(status_code=499)
             except Exception as error:  # whose message may have words of the text
                 where = "".join(format_tb(error.__traceback__))
                 logger.error("%s: %s\n%s", path, type(error).__name__, where)
-                key = "message" if is_deepl else "error"
                 response = JSONResponse({key: "an error of the service, see its log"}, 500)
             self.figures.requests.labels(path, response.status_code).inc()
             return response

@@ -164,14 +164,13 @@ class Service:
     ) -> Route:
         """Return a route for requests with a key, whose errors are JSON, as both protocols have
         them."""
-        is_deepl = path.startswith("/v2/")
-        key = "message" if is_deepl else "error"
+        key = "message" if path.startswith("/v2/") else "error"
 
         async def endpoint(request: Request) -> Response:
             try:
                 fields = await self._fields(request)
                 if path != "/languages":  # which LibreTranslate's clients ask for without a key
-                    self._check_key(request, fields, is_deepl)
+                    self._check_key(request, fields)
                 response = await answer(request, fields)
             except HTTPException as error:
                 response = JSONResponse({key: error.detail}, error.status_code)
@@ -200,12 +199,12 @@ class Service:
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, "the request is neither JSON nor a form") from error
 
-    def _check_key(self, request: Request, fields: Fields, is_deepl: bool) -> None:
-        key = fields.get("api_key")
-        if is_deepl:
-            _, _, key = request.headers.get("authorization", "").strip().partition(" ")
-            key = key.strip() or fields.get("auth_key")
-        sent = str(key or "").encode("utf-8", "replace")
+    def _check_key(self, request: Request, fields: Fields) -> None:
+        """Refuse a request without a key: LibreTranslate's clients send ``api_key``, DeepL's a
+        header, older ones ``auth_key``."""
+        _, _, header = request.headers.get("authorization", "").strip().partition(" ")
+        key = fields.get("api_key") or fields.get("auth_key") or header.strip()
+        sent = str(key).encode("utf-8", "replace")
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(sent, known) for known in self._keys]
         if self._keys and not any(matches):

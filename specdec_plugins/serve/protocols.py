@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email import message_from_bytes
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 
@@ -86,26 +86,20 @@ def fields_of(body: bytes, content_type: str) -> Fields:
     if "multipart/form-data" in media_type:
         head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
         parts: Any = message_from_bytes(head + body).get_payload()
-        if not isinstance(parts, list):
-            raise ValueError("no parts")
-        pairs = []
+        if not isinstance(parts, list) or any(part.is_multipart() for part in parts):
+            raise ValueError("no parts, or parts in a part")
+        values: dict[str, list[str]] = {}
         for part in parts:
-            name = part.get_param("name", header="content-disposition")
-            content = part.get_payload(decode=True)
-            if content is None:
-                raise ValueError("parts in a part")
-            pairs.append((str(name), content.decode()))
+            name = str(part.get_param("name", header="content-disposition"))
+            values.setdefault(name, []).append(part.get_payload(decode=True).decode())
     elif "form" in media_type:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        values = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
         text = json.dumps(json.loads(body), ensure_ascii=False)
         fields = json.loads(without_surrogates(text))
         if not isinstance(fields, dict):
             raise ValueError("no object")
         return fields
-    values: dict[str, list[str]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
     return {name: items if len(items) > 1 else items[0] for name, items in values.items()}
 
 

@@ -192,8 +192,6 @@ class Service:
             body = await asyncio.wait_for(reading, self.limits.seconds)
         except asyncio.TimeoutError as error:
             raise HTTPException(408, "the request took too long to arrive") from error
-        if not body:
-            return {}
         try:
             return protocols.fields_of(body, request.headers.get("content-type", ""))
         except (ValueError, RecursionError) as error:

@@ -74,7 +74,8 @@ class Asked:
 
 
 def fields_of(body: bytes, content_type: str) -> Fields:
-    """Return the fields of a request's body: of JSON, if it is not said to be a form.
+    """Return the fields of a request's body: of JSON, if it is not said to be a form; none of an
+    empty body.
 
     A field that a form repeats is a list. Surrogates without a partner, which JSON can spell,
     become U+FFFD.
@@ -95,7 +96,7 @@ def fields_of(body: bytes, content_type: str) -> Fields:
     elif "form" in media_type:
         values = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
-        text = json.dumps(json.loads(body), ensure_ascii=False)
+        text = json.dumps(json.loads(body or b"{}"), ensure_ascii=False)
         fields = json.loads(without_surrogates(text))
         if not isinstance(fields, dict):
             raise ValueError("no object")

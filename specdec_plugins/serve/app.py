@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from traceback import format_tb
@@ -36,7 +37,7 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.serve import protocols
 from specdec_plugins.serve.protocols import Asked, Fields
-from specdec_plugins.serve.workers import Sentence, Workers
+from specdec_plugins.serve.workers import Direction, Sentence, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -134,12 +135,14 @@ class Service:
     def app(self) -> Starlette:
         """Load the models in all workers, and return the application, which ends them."""
         self.workers.start()
+        libre = partial(self._translate, protocols.libre_request, protocols.libre_answer)
+        deepl = partial(self._translate, protocols.deepl_request, protocols.deepl_answer)
         routes = [
-            self._route("/translate", self._libre_translate, "POST"),
+            self._route("/translate", libre, "POST"),
             self._route("/translate/stream", self._stream, "POST"),
             self._route("/detect", self._libre_detect, "POST"),
             self._route("/languages", self._libre_languages, "GET"),
-            self._route("/v2/translate", self._deepl_translate, "POST"),
+            self._route("/v2/translate", deepl, "POST"),
             self._route("/v2/languages", self._deepl_languages, "GET", "POST"),
             self._route("/v2/usage", self._deepl_usage, "GET", "POST"),
             Route("/", self._page),
@@ -208,18 +211,24 @@ class Service:
         if self._keys and not any(matches):
             raise HTTPException(403, "the API key is missing or wrong")
 
-    async def _libre_translate(self, request: Request, fields: Fields) -> Response:
-        asked = protocols.libre_request(fields, self.workers.directions)
-        documents = await self._documents(asked)
-        outputs, results = await self._translated(request, asked, documents)
-        return JSONResponse({**protocols.libre_answer(fields, asked, outputs), **_notes(results)})
+    async def _translate(
+        self,
+        read: Callable[[Fields, Sequence[Direction]], Asked],
+        answer: Callable[[Asked, Sequence[Sequence[str]]], Any],
+        request: Request,
+        fields: Fields,
+    ) -> Response:
+        """Answer by a protocol, by which ``read`` reads the request, and ``answer`` answers it."""
+        asked = read(fields, self.workers.directions)
+        outputs, results = await self._translated(request, asked, await self._documents(asked))
+        return JSONResponse({**answer(asked, outputs), **_notes(results)})
 
     async def _stream(self, request: Request, fields: Fields) -> Response:
         asked = protocols.libre_request(fields, self.workers.directions)
         if len(asked.texts) > 1:
             raise HTTPException(400, "q: is a list; a stream has one text")
         events: asyncio.Queue[str] = asyncio.Queue()
-        work = asyncio.ensure_future(self._grow(request, fields, asked, events.put_nowait))
+        work = asyncio.ensure_future(self._grow(request, asked, events.put_nowait))
         work.add_done_callback(lambda _: events.put_nowait(""))
         # An error before the first word has a status of its own.
         first = await events.get() or work.result()
@@ -238,13 +247,7 @@ class Service:
 
         return StreamingResponse(body(), 200, UNBUFFERED, "text/event-stream")
 
-    async def _grow(
-        self,
-        request: Request,
-        fields: Fields,
-        asked: Asked,
-        put: Callable[[str], object],
-    ) -> str:
+    async def _grow(self, request: Request, asked: Asked, put: Callable[[str], object]) -> str:
         """Put server-sent events: the pieces of an output, then the whole and its figures.
 
         Each piece tells whether it was drafted and accepted; None: it was not translated.
@@ -267,7 +270,7 @@ class Service:
         seconds = time.perf_counter() - begin
         done = _event(
             "done",
-            **protocols.libre_answer(fields, asked, outputs),
+            **protocols.libre_answer(asked, outputs),
             steps=sum(result.steps for result in results),
             tokens=sum(result.tokens for result in results),
             milliseconds=round(1000 * seconds, 1),
@@ -281,11 +284,6 @@ class Service:
 
     async def _libre_languages(self, _request: Request, _fields: Fields) -> Response:
         return JSONResponse(protocols.libre_languages(self.workers.directions))
-
-    async def _deepl_translate(self, request: Request, fields: Fields) -> Response:
-        asked = protocols.deepl_request(fields, self.workers.directions)
-        outputs, results = await self._translated(request, asked, await self._documents(asked))
-        return JSONResponse({**protocols.deepl_answer(asked, outputs), **_notes(results)})
 
     async def _deepl_languages(self, request: Request, fields: Fields) -> Response:
         # DeepL's client sends a body with GET.

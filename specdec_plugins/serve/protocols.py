@@ -66,6 +66,8 @@ class Asked:
 
     texts: Sequence[str]
     direction: Direction
+    #: Its own fields.
+    fields: Fields
     is_html: bool = False
     #: Divide texts into sentences.
     splits: bool = True
@@ -150,20 +152,20 @@ def libre_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     wanted = str(fields.get("alternatives", 0))
     if not NUMBER.fullmatch(wanted):
         raise HTTPException(400, "alternatives: must be a number, 0 or more")
-    return Asked(strings(fields, "q"), direction, kind == "html", alternatives=int(wanted))
+    return Asked(strings(fields, "q"), direction, fields, kind == "html", alternatives=int(wanted))
 
 
-def libre_answer(fields: Fields, asked: Asked, outputs: Sequence[Sequence[str]]) -> Any:
+def libre_answer(asked: Asked, outputs: Sequence[Sequence[str]]) -> Any:
     """Return LibreTranslate's answer: a list where ``q`` was one.
 
     ``outputs``: of each text, the best first.
     """
     answer: dict[str, Sequence[Any]] = {"translatedText": [texts[0] for texts in outputs]}
-    if fields.get("source") == "auto":
+    if asked.fields.get("source") == "auto":
         answer["detectedLanguage"] = detected([asked.direction]) * len(outputs)
     if asked.alternatives:
         answer["alternatives"] = [texts[1 : 1 + asked.alternatives] for texts in outputs]
-    if isinstance(fields["q"], str):
+    if isinstance(asked.fields["q"], str):
         return {name: values[0] for name, values in answer.items()}
     return answer
 
@@ -199,7 +201,7 @@ def deepl_request(fields: Fields, directions: Sequence[Direction]) -> Asked:
     split = str(fields.get("split_sentences", "1"))
     if split == "nonewlines" and not tags:  # line ends within HTML are blanks anyway
         texts = [LINE_END.sub(" ", text) for text in texts]
-    return Asked(texts, direction, is_html=tags == "html", splits=split != "0")
+    return Asked(texts, direction, fields, is_html=tags == "html", splits=split != "0")
 
 
 def deepl_answer(asked: Asked, outputs: Sequence[Sequence[str]]) -> Any:

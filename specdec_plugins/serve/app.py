@@ -267,13 +267,12 @@ class Service:
 
         outputs, results = await self._translated(request, asked, documents, take)
         show(document.parts[-1], None)
-        seconds = time.perf_counter() - begin
         done = _event(
             "done",
             **protocols.libre_answer(asked, outputs),
             steps=sum(result.steps for result in results),
             tokens=sum(result.tokens for result in results),
-            milliseconds=round(1000 * seconds, 1),
+            milliseconds=round(1000 * (time.perf_counter() - begin), 1),
             **_notes(results),
         )
         put(done)

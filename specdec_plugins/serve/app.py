@@ -323,14 +323,12 @@ class Service:
         """Return the outputs of each text, and all sentences; ``take``: see :class:`Workers`."""
         if self._places.locked():
             raise HTTPException(429, "too many requests wait; try again later")
-        begin = time.perf_counter()
         async with self._places:
-            with self.figures.open.track_inprogress():
+            with self.figures.open.track_inprogress(), self.figures.seconds.time():
                 sentences = [text for document in documents for text in document.sentences]
                 results = await self._while_there(
                     request, self.workers.translate(asked.direction, sentences, take)
                 )
-        self.figures.seconds.observe(time.perf_counter() - begin)
         self.figures.characters.inc(sum(map(len, asked.texts)))
         self.figures.steps.inc(sum(result.steps for result in results))
         self.figures.tokens.inc(sum(result.tokens for result in results))

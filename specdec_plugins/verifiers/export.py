@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,16 @@ logger = logging.getLogger(__name__)
 CODE = re.compile(">>.+<<")
 #: transformers' names of fairseq's activations.
 NAMES = {name: other for other, name in ACTIVATIONS.items()}
+#: fairseq's options of an M2M-100's network: the value, and what it stands for.
+NETWORK = {
+    "share_all_embeddings": (True, "--share-all-embeddings"),
+    "encoder.normalize_before": (True, "--encoder-normalize-before"),
+    "decoder.normalize_before": (True, "--decoder-normalize-before"),
+    "encoder.learned_pos": (False, "positions by formula"),
+    "decoder.learned_pos": (False, "positions by formula"),
+    "no_token_positional_embeddings": (False, "positions"),
+    "layernorm_embedding": (False, "no --layernorm-embedding"),
+}
 #: Weights that an M2M-100 has not, or has as the shared table.
 LEFT_OUT = re.compile(
     r"(^|\.)(version|embed_positions\.\w+|embed_tokens\.weight|output_projection\.weight"
@@ -79,7 +90,8 @@ def write_folder(
     """
     from safetensors.torch import save
 
-    _check_network(verifier)
+    for name in _lacking(verifier):
+        raise CheckpointError(f"--to transformers: an M2M-100 has {name}; the model has not")
     config = _config_of(verifier, len(dictionary))
     # As fairseq's search is limited: 200 tokens, of which the first is not EOS.
     generation = Generation(
@@ -136,28 +148,12 @@ def _config_of(verifier: TransformerModelBase, size: int) -> Config:
     )
 
 
-def _check_network(verifier: TransformerModelBase) -> None:
-    """Refuse a network that no M2M-100 has."""
-    for name in _lacking(verifier):
-        raise CheckpointError(f"--to transformers: an M2M-100 has {name}; the model has not")
-
-
 def _lacking(verifier: TransformerModelBase) -> Iterator[str]:
     """Yield what an M2M-100 has and a network has not."""
-    cfg = verifier.cfg
-    if not cfg.share_all_embeddings:
-        yield "--share-all-embeddings"
-    if not cfg.encoder.normalize_before:
-        yield "--encoder-normalize-before"
-    if not cfg.decoder.normalize_before:
-        yield "--decoder-normalize-before"
-    if cfg.encoder.learned_pos or cfg.decoder.learned_pos:
-        yield "positions by formula"
-    if cfg.no_token_positional_embeddings:
-        yield "positions"
-    if cfg.layernorm_embedding:
-        yield "no --layernorm-embedding"
-    if cfg.activation_fn not in NAMES:
+    for option, (value, name) in NETWORK.items():
+        if bool(attrgetter(option)(verifier.cfg)) != value:
+            yield name
+    if verifier.cfg.activation_fn not in NAMES:
         yield "another --activation-fn"
     # Which those of old checkpoints have not, whatever their options say.
     if verifier.encoder.layer_norm is None or verifier.decoder.layer_norm is None:

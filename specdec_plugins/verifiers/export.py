@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from operator import attrgetter
 from pathlib import Path
 
@@ -68,13 +69,13 @@ def write_dictionaries(folder: Location, target: Path, languages: Sequence[str])
         )
     files = {}
     for side, language in zip(("source", "target"), languages):
-        symbols = family.dictionary(side).symbols[Dictionary().nspecial :]
-        lines = "".join(f"{symbol} 1\n" for symbol in symbols)
-        files[target / f"dict.{language}.txt"] = lines.encode()
-    names = [x for x in family.segmentation.values() if (family.folder / x).is_file()]
-    files |= {target / name: (family.folder / name).read_bytes() for name in names}
-    if names:
-        files[target / "segmentation.json"] = msgspec.json.encode(family.segmentation)
+        lines = StringIO()
+        family.dictionary(side).save(lines)
+        files[target / f"dict.{language}.txt"] = lines.getvalue().encode()
+    for name in family.segmentation.values():
+        if (family.folder / name).is_file():
+            files[target / name] = (family.folder / name).read_bytes()
+            files[target / "segmentation.json"] = msgspec.json.encode(family.segmentation)
     for path, content in files.items():
         write_whole(path, [content])
     return [*files]

@@ -10,7 +10,7 @@ from specdec_plugins.checkpoints.multilingual import BOS, Multilingual
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
-from specdec_plugins.verifiers.folder import read_json, unread
+from specdec_plugins.verifiers.folder import read_json, reading
 from specdec_plugins.verifiers.pieces import BytePieces
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -58,12 +58,11 @@ class Bart(Family):
 
     def pieces(self) -> BytePieces:
         path = self.folder / MERGES
-        try:
+        vocabulary = self.vocabulary
+        with reading(path):
             merges = [
                 tuple(line.split())
                 for line in path.read_text("utf-8").splitlines()
                 if line and not line.startswith("#version")
             ]
-            return BytePieces(self.vocabulary, merges)
-        except (OSError, ValueError) as error:
-            raise unread(path, error) from error
+            return BytePieces(vocabulary, merges)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -44,17 +46,19 @@ def read_json(path: Path, kind: type[T]) -> T:
     Raises:
         CheckpointError: the file is missing, or holds something else.
     """
-    try:
+    with reading(path):
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, ValueError, RecursionError) as error:
-        raise unread(path, error) from error
 
 
-def unread(path: Path, error: Exception) -> CheckpointError:
-    """Return the error that says why a file could not be read."""
-    remedy = "pip install 'specdec-plugins[hf]'" if isinstance(error, ImportError) else AGAIN
-    reason = getattr(error, "strerror", None) or ascii(one_line(error))[1:-1][:200]
-    return CheckpointError(f"{path}: cannot be read ({reason}); {remedy}")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say in one line why a file could not be read: a damaged file can raise anything at all."""
+    try:
+        yield
+    except Exception as error:
+        remedy = "pip install 'specdec-plugins[hf]'" if isinstance(error, ImportError) else AGAIN
+        reason = getattr(error, "strerror", None) or ascii(one_line(error))[1:-1][:200]
+        raise CheckpointError(f"{path}: cannot be read ({reason}); {remedy}") from error
 
 
 def read_optional(path: Path, kind: type[T]) -> T:
@@ -80,12 +84,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".bin":
         tensors: Any = load_archive(path)
     else:
-        try:
+        with reading(path):
             from safetensors.torch import load_file
 
             tensors = load_file(path)
-        except Exception as error:  # a damaged file can raise anything at all
-            raise unread(path, error) from error
     check_weights(str(path), tensors)
     return tensors
 

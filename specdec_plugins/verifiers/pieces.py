@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq.data.encoders.gpt2_bpe_utils import Encoder
 
-from specdec_plugins.verifiers.folder import unread
+from specdec_plugins.verifiers.folder import reading
 
 BLANK = "\u2581"
 _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
@@ -88,12 +88,10 @@ class SavedPieces:
     """The tokenizer of a ``tokenizer.json``, by the package ``tokenizers``."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with reading(path):
             from tokenizers import Tokenizer
 
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # of this very class
-            raise unread(path, error) from error
         #: The numbers of all tokens.
         self.vocabulary: dict[str, int] = self._tokenizer.get_vocab()
 
@@ -117,9 +115,7 @@ def sentencepiece(name: str) -> dict[str, str]:
 
 def load_pieces(path: Path) -> Any:
     """Return the SentencePiece model of a file."""
-    try:
+    with reading(path):
         from sentencepiece import SentencePieceProcessor
 
         return SentencePieceProcessor(model_file=str(path))
-    except (ImportError, OSError, RuntimeError, TypeError) as error:
-        raise unread(path, error) from error

@@ -13,7 +13,7 @@ from torch import Tensor
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
 from specdec_plugins.verifiers.folder import read_json
-from specdec_plugins.verifiers.pieces import Pieces, sentencepiece
+from specdec_plugins.verifiers.pieces import Pieces, sentencepiece, symbol_of
 
 #: fairseq's learned positions begin after its PAD.
 OFFSET = 2
@@ -45,7 +45,7 @@ class Marian(Family):
         source = target = self.folder / "source.spm"
         if self.tokenizer.separate_vocabs:
             target = self.folder / "target.spm"
-        return Pieces(source, target, ["<unk>", "<pad>", "</s>"], split=_split_code)
+        return CodedPieces(source, target, ["<unk>", "<pad>", "</s>"])
 
     def positions(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return both tables; they are not saved, but in older folders.
@@ -65,9 +65,11 @@ class Marian(Family):
         return tables
 
 
-def _split_code(text: str) -> tuple[list[str], str]:
-    """Return a target language such as ``>>fra<<``, which is a token, and the text after it."""
-    code, end, rest = text.partition("<<")
-    if end and code.startswith(">>"):
-        return [code + end], rest
-    return [], text
+class CodedPieces(Pieces):
+    """Pieces of a text that may begin with its target language, such as ``>>fra<<``, a token."""
+
+    def encode(self, x: str) -> str:
+        code, end, rest = x.partition("<<")
+        if end and code.startswith(">>"):
+            return f"{symbol_of(code + end)} {super().encode(rest)}"
+        return super().encode(x)

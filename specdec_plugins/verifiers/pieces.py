@@ -4,7 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +29,19 @@ def piece_of(symbol: str) -> str:
 class Pieces:
     """A segmenter of fairseq's form: symbols with blanks between."""
 
-    def __init__(
-        self,
-        source: Path,
-        target: Path,
-        left_out: Collection[str],
-        split: Callable[[str], tuple[list[str], str]] | None = None,
-    ) -> None:
+    def __init__(self, source: Path, target: Path, left_out: Collection[str]) -> None:
         """
         Args:
             source: a SentencePiece model that cuts text; ``target``: that which joins it.
             left_out: symbols that no text shows.
-            split: takes tokens off the beginning of a text.
         """
         self._source = load_pieces(source)
         self._target = load_pieces(target)
         self._left_out = left_out
-        self._split = split
 
     def encode(self, x: str) -> str:
         """Return the symbols of a text."""
-        first, text = self._split(x) if self._split else ([], x)
-        pieces = [*first, *self._source.encode(text, out_type=str)]
-        return " ".join(map(symbol_of, pieces))
+        return " ".join(map(symbol_of, self._source.encode(x, out_type=str)))
 
     def decode(self, x: str) -> str:
         """Return the text of symbols."""

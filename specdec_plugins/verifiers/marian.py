@@ -17,6 +17,8 @@ from specdec_plugins.verifiers.pieces import Pieces, sentencepiece, symbol_of
 
 #: fairseq's learned positions begin after its PAD.
 OFFSET = 2
+#: The tables of positions.
+POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 
 
 class Marian(Family):
@@ -52,17 +54,13 @@ class Marian(Family):
 
         In float64, then rounded, sines first; the frequencies are those of Vaswani et al. (2017).
         """
-        channels = self.config.d_model
-        exponents = 2 * (np.arange(channels) // 2) / channels
+        exponents = np.arange(0, self.config.d_model, 2) / self.config.d_model
         positions = np.arange(self.config.max_position_embeddings)[:, None]
-        angles = positions / np.power(10000, exponents)
-        made = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1)
-        table = torch.from_numpy(made)  # (positions, channels)
-        tables = {}
-        for side in ("encoder", "decoder"):
-            name = f"{side}.embed_positions.weight"
-            tables[name] = F.pad(tensors.get(name, table).float(), (0, 0, OFFSET, 0))
-        return tables
+        angles = positions / np.power(10000, exponents)  # (positions, channels / 2)
+        table = torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], 1))
+        return {
+            name: F.pad(tensors.get(name, table).float(), (0, 0, OFFSET, 0)) for name in POSITIONS
+        }
 
 
 class CodedPieces(Pieces):

@@ -27,7 +27,7 @@ def limits_of(path: Location | None) -> JsonObject:
 def search_of(path: Location | None) -> JsonObject:
     """Return the options, by fairseq's names, that a folder of transformers brings to a beam."""
     if path and is_folder(path):
-        return {"no_repeat_ngram_size": family_of(path).generation.no_repeat_ngram_size or 0}
+        return {"no_repeat_ngram_size": family_of(path).generation.no_repeat_ngram_size}
     return {}
 
 

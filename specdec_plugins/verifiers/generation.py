@@ -8,7 +8,7 @@ import msgspec
 
 from specdec_plugins.checkpoints.archive import shown, warn_once
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.verifiers.folder import CONFIG, read_json
+from specdec_plugins.verifiers.folder import CONFIG, read_json, reading
 
 GENERATION = "generation_config.json"
 #: Options that greedy output does not follow, each with the value that asks for nothing.
@@ -33,13 +33,13 @@ NOT_FOLLOWED = {
 class Generation(msgspec.Struct, omit_defaults=True):
     """A ``generation_config.json``; each field is one of transformers' options."""
 
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    min_length: int | None = None
-    repetition_penalty: float | None = None
-    bad_words_ids: list[list[int]] | None = None
-    suppress_tokens: list[int] | None = None
-    no_repeat_ngram_size: int | None = None
+    max_length: int = 0
+    max_new_tokens: int = 0
+    min_length: int = 0
+    repetition_penalty: float = 1.0
+    bad_words_ids: list[list[int]] = []
+    suppress_tokens: list[int] = []
+    no_repeat_ngram_size: int = 0
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | None = None
@@ -51,18 +51,19 @@ class Generation(msgspec.Struct, omit_defaults=True):
         last position, or put after it.
         """
         # Unlike fairseq, transformers lets an output be empty.
-        limits: JsonObject = {"min_len": max((self.min_length or 0) - 1, 0)}
-        longest = self.max_new_tokens or (self.max_length or 0) - 1
+        limits: JsonObject = {
+            "min_len": max(self.min_length - 1, 0),
+            "repetition_penalty": self.repetition_penalty,
+        }
+        longest = self.max_new_tokens or self.max_length - 1
         if longest > 0:
             limits["max_len_b"] = max(longest - (self.forced_eos_token_id is not None), 1)
-        if self.repetition_penalty:
-            limits["repetition_penalty"] = self.repetition_penalty
         return limits
 
     def banned(self) -> set[int]:
         """Return tokens that are never put out."""
-        words = [word[0] for word in self.bad_words_ids or [] if len(word) == 1]
-        return {*(self.suppress_tokens or []), *words}
+        words = [word[0] for word in self.bad_words_ids if len(word) == 1]
+        return {*self.suppress_tokens, *words}
 
 
 def read_generation(folder: Path, eos: int) -> Generation:
@@ -74,14 +75,17 @@ def read_generation(folder: Path, eos: int) -> Generation:
     if not path.is_file():
         path = folder / CONFIG
     values = read_json(path, dict[str, object])
+    # transformers writes null for its own default, too.
+    stated = {name: value for name, value in values.items() if value is not None}
+    with reading(path):
+        generation = msgspec.convert(stated, Generation)
     followed = {**NOT_FOLLOWED, "eos_token_id": eos, "forced_eos_token_id": eos}
     ignored = [
-        f"{name} {shown(values[name])}"
+        f"{name} {shown(stated[name])}"
         for name, value in followed.items()
-        if values.get(name) not in (None, [], {}, value, [value])
+        if stated.get(name, value) not in ([], {}, value, [value])
     ]
-    generation = read_json(path, Generation)
-    if any(len(word) > 1 for word in generation.bad_words_ids or []):
+    if any(len(word) > 1 for word in generation.bad_words_ids):
         ignored.append("bad_words_ids of several tokens")
     if ignored:
         warn_once(

@@ -88,11 +88,8 @@ def greedy_output(
             num_beams=1,
             do_sample=False,
             no_repeat_ngram_size=0,
-            repetition_penalty=family.generation.repetition_penalty or 1.0,
-            bad_words_ids=[
-                [family.config.pad_token_id],
-                *(family.generation.bad_words_ids or []),
-            ],
+            repetition_penalty=family.generation.repetition_penalty,
+            bad_words_ids=[[family.config.pad_token_id], *family.generation.bad_words_ids],
             # Not of new tokens: transformers would warn of each line that the folder has these.
             min_length=begins + max(min_len - len(begin), 0),
             # One more, since EOS may be forced at the last.

@@ -99,6 +99,10 @@ class Family(ABC):
         self.folder = folder
         self.config = read_json(folder / CONFIG, Config)
         self.generation = read_generation(folder, self.config.eos_token_id)
+        #: The token with which targets begin, as the folder says.
+        self.stated_start = self.generation.decoder_start_token_id
+        if self.stated_start is None:
+            self.stated_start = self.config.decoder_start_token_id
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -144,12 +148,6 @@ class Family(ABC):
         if side == "target" and self.config.decoder_vocab_size:
             return self.config.decoder_vocab_size
         return self.config.vocab_size
-
-    @property
-    def stated_start(self) -> int | None:
-        """The token with which targets begin, as the folder says."""
-        start = self.generation.decoder_start_token_id
-        return self.config.decoder_start_token_id if start is None else start
 
     @cached_property
     def start(self) -> int:

@@ -64,7 +64,7 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     bias = _bias(family, saved_bias, order)
     if bool(bias.any()):
         weights[OUTPUT_BIAS] = bias
-    weights |= {f"{side}.version": torch.tensor([VERSION]) for side in ("encoder", "decoder")}
+    weights["encoder.version"] = weights["decoder.version"] = torch.tensor([VERSION])
     options = _options(family)
     options.share_decoder_input_output_embed = tied and begins
     options.share_all_embeddings = tied and begins and joint
@@ -143,7 +143,7 @@ def fold_bias(options: Namespace, weights: dict[str, Tensor]) -> None:
     )
     scaled = output * scale
     constants = (output @ shift + bias - scaled.sum(1)) / len(scale)
-    weights |= {f"{norm}.{part}": torch.ones(len(scale)) for part in ("weight", "bias")}
+    weights[f"{norm}.weight"] = weights[f"{norm}.bias"] = torch.ones(len(scale))
     weights[OUTPUT] = (scaled + constants[:, None]).float()
     options.share_decoder_input_output_embed = False
     options.share_all_embeddings = False

@@ -67,7 +67,7 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     weights["encoder.version"] = weights["decoder.version"] = torch.tensor([VERSION])
     options = _options(family)
     options.share_decoder_input_output_embed = tied and begins
-    options.share_all_embeddings = tied and begins and joint
+    options.share_all_embeddings = joint and options.share_decoder_input_output_embed
     return options, weights
 
 

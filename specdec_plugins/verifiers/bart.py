@@ -11,9 +11,9 @@ from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.verifiers.family import Family, Vocabulary
 from specdec_plugins.verifiers.folder import read_json, reading
+from specdec_plugins.verifiers.m2m import MASK, SPECIAL
 from specdec_plugins.verifiers.pieces import BytePieces
 
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
 
@@ -54,7 +54,9 @@ class Bart(Family):
     def tokens(self, side: str) -> Mapping[str, int]:
         if self.saved is not None:
             return self.saved.vocabulary
-        return {name if name in SPECIAL else str(i): i for name, i in self.vocabulary.items()}
+        return {
+            name if name in (*SPECIAL, MASK) else str(i): i for name, i in self.vocabulary.items()
+        }
 
     def pieces(self) -> BytePieces:
         path = self.folder / MERGES

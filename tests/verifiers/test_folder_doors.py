@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.models.folders import FAMILIES, LINES, make_marian, write
+from helpers.models.folders import FAMILIES, LINES, make_marian, rewrite, write
 from helpers.runs.kills import ForkedPython
 
 from specdec_plugins.cli import check, evaluate, inference, translate_corpus, tune
@@ -87,16 +86,19 @@ def test_ctranslate2(marian: Path) -> None:
     assert texts(replace(plain, ar_backend="ctranslate2")) == texts(plain)
 
 
+def checked(kind: str, folder: Path, lines: int, **generation: object) -> int:
+    """Make a folder, and return the status of its check."""
+    make, languages = FAMILIES[kind]
+    make(folder)
+    rewrite(folder / "generation_config.json", **generation)
+    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
+    argv = [str(folder), *flags, "--lines", str(lines), "--systems", "AR@float64,engine=eager"]
+    return check.main.__wrapped__(argv)
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make, languages = FAMILIES[kind]
-    make(tmp_path)
-    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
-    argv = [str(tmp_path), *flags, "--lines", "8", "--systems", "AR@float64,engine=eager"]
-    path = tmp_path / "generation_config.json"
-    stored = json.loads(path.read_bytes()) if path.exists() else {}
-    write(path, {**stored, "max_new_tokens": 3})
-    assert check.main.__wrapped__(argv) == 0
+    assert checked(kind, tmp_path, 8, max_new_tokens=3) == 0
     assert "search, in float64: 0 of 8 lines; in float32 it takes" in capsys.readouterr().out
 
 
@@ -118,14 +120,7 @@ def test_check_finds_other_words(
         return [[*output[:-1], 4] for output in outputs], seconds
 
     monkeypatch.setattr(check, "greedy_output", other)
-    make, languages = FAMILIES[kind]
-    make(tmp_path)
-    path = tmp_path / "generation_config.json"
-    stored = json.loads(path.read_bytes()) if path.exists() else {}
-    write(path, {**stored, "max_length": 30, "repetition_penalty": penalty})
-    flags = [word for n, v in languages.items() for word in (f"--{n.replace('_', '-')}", v)]
-    argv = [str(tmp_path), *flags, "--lines", "3", "--systems", "AR@float64,engine=eager"]
-    assert check.main.__wrapped__(argv) == status
+    assert checked(kind, tmp_path, 3, max_length=30, repetition_penalty=penalty) == status
     shown = capsys.readouterr().out
     assert "in float64: 3 of 3 lines" in shown
     assert ("penalty counts the </s>" in shown) == (status == 0)

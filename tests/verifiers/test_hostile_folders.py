@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.models.folders import make_bart, make_m2m, make_marian, write
+from helpers.models.folders import make_bart, make_m2m, make_marian, rewrite, write
 
 from specdec_plugins.files.errors import SpecdecError
 from specdec_plugins.inference import Settings, load_translator
@@ -38,10 +38,6 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(marian: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(marian, tmp_path / "copy"))
-
-
-def changed(folder: Path, name: str, **values: object) -> None:
-    write(folder / name, {**json.loads((folder / name).read_text("utf-8")), **values})
 
 
 def pickled(folder: Path) -> None:
@@ -75,7 +71,7 @@ def holding(name: str, content: str) -> Callable[[Path], object]:
 
 
 def having(name: str, **values: Any) -> Callable[[Path], None]:
-    return lambda folder: changed(folder, name, **values)
+    return lambda folder: rewrite(folder / name, **values)
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -122,7 +118,7 @@ BART: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no-start": (
         lambda folder: [
-            changed(folder, name, decoder_start_token_id=None)
+            rewrite(folder / name, decoder_start_token_id=None)
             for name in ("config.json", "generation_config.json")
         ],
         "config.json",

@@ -81,6 +81,11 @@ def write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, ensure_ascii=False), "utf-8")
 
 
+def rewrite(path: Path, **values: object) -> None:
+    """Change values of a JSON file, or begin it."""
+    write(path, {**(json.loads(path.read_bytes()) if path.exists() else {}), **values})
+
+
 @torch.no_grad()
 def randomise(model: Any, seed: int, embedded: float, crossing: float) -> Any:
     """Draw all weights, for scores without near-ties and outputs that depend on the source.
@@ -158,23 +163,20 @@ def make_bart(folder: Path, seed: int = 1, forced: bool = True, **options: objec
     write(folder / "vocab.json", {**vocabulary, "<mask>": len(vocabulary)})
     base = {"vocab_size": len(vocabulary) + 1}
     config = transformers.BartConfig(**{**SIZES, **base, **options})
-    torch.manual_seed(seed)  # of positions
-    model = randomise(transformers.BartForConditionalGeneration(config), seed, 1.0, 1.0)
-    # For outputs of several lengths.
-    model.final_logits_bias[0, 2] = 9
     first = {"forced_bos_token_id": 0} if forced else {}
-    model.generation_config.update(max_length=30, bad_words_ids=[[1]], **first)
-    model.save_pretrained(folder)
-    return model.double()
+    kind = transformers.BartForConditionalGeneration
+    return saved_model(kind, config, folder, seed, 1.0, **first)
 
 
-def saved_model(kind: Any, config: Any, folder: Path, seed: int) -> Any:
+def saved_model(
+    kind: Any, config: Any, folder: Path, seed: int, std: float = 0.7, **generation: int
+) -> Any:
     """Save a random model with learned positions; return it in float64."""
     torch.manual_seed(seed)  # of positions
-    model = randomise(kind(config), seed, 0.7, 0.7)
+    model = randomise(kind(config), seed, std, std)
     # For outputs of several lengths.
     model.final_logits_bias[0, 2] = 9
-    model.generation_config.update(max_length=30, bad_words_ids=[[1]])
+    model.generation_config.update(max_length=30, bad_words_ids=[[1]], **generation)
     model.save_pretrained(folder)
     return model.double()
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email import message_from_bytes
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+import msgspec
 from starlette.exceptions import HTTPException
 
 from specdec_plugins.files.lines import without_surrogates
@@ -21,6 +22,7 @@ from specdec_plugins.serve.workers import Direction
 
 #: The fields of a request's JSON or form.
 Fields = Mapping[str, Any]
+Strings = Annotated[list[str], msgspec.Meta(min_length=1)]
 #: Fields of a form, at most.
 MAX_FIELDS = 1000
 #: The number of alternatives that a request asks for.
@@ -108,11 +110,11 @@ def fields_of(body: bytes, content_type: str) -> Fields:
 
 def strings(fields: Fields, name: str) -> list[str]:
     """Return a field that is a string or a list of strings as a list."""
-    value = fields.get(name)
-    items: list[Any] = value if isinstance(value, list) else [value]
-    if not items or not all(isinstance(item, str) for item in items):
-        raise HTTPException(400, f"{name}: must be a string or a list of strings")
-    return items
+    try:
+        value = msgspec.convert(fields.get(name), str | Strings)
+    except msgspec.ValidationError as error:
+        raise HTTPException(400, f"{name}: must be a string or a list of strings") from error
+    return [value] if isinstance(value, str) else value
 
 
 def direction_of(directions: Sequence[Direction], source: object, target: object) -> Direction:

@@ -45,21 +45,20 @@ def network_of(family: Family) -> tuple[Namespace, dict[str, Tensor]]:
     begins = family.start == config.eos_token_id
     first = [SHARED] if tied and joint else []
     encoder = _table(family, tensors, [*first, SOURCE, SHARED, TARGET], "source")
-    decoder = _table(family, tensors, [*first, TARGET, SHARED, HEAD], "target")
-    output = decoder if tied else _table(family, tensors, [HEAD], "target")
+    read = output = _table(family, tensors, [*first, TARGET, SHARED, HEAD], "target")
     order = family.order("target")
-    read = _ordered(decoder, order)
+    if not tied:
+        output = _table(family, tensors, [HEAD], "target")
     if not begins:
         read = read.clone()
-        read[EOS] = decoder[family.start]
+        read[EOS] = read[order.index(family.start)]
     weights = {
         name: tensor
         for name, tensor in tensors.items()
         if name not in (SHARED, SOURCE, TARGET, HEAD, BIAS) and not name.endswith(".weights")
     }
     weights |= family.positions(tensors)
-    weights |= {SOURCE: _ordered(encoder, family.order("source")), TARGET: read}
-    weights[OUTPUT] = read if output is decoder and begins else _ordered(output, order)
+    weights |= {SOURCE: encoder, TARGET: read, OUTPUT: output}
     saved_bias = tensors.get(BIAS, torch.zeros(1, family.size("target")))
     bias = _bias(family, saved_bias, order)
     if bool(bias.any()):
@@ -93,7 +92,8 @@ def _options(family: Family) -> Namespace:
 
 
 def _table(family: Family, tensors: dict[str, Tensor], names: Sequence[str], side: str) -> Tensor:
-    """Return the first of some weights that the folder has, ``(tokens, channels)``."""
+    """Return the first of some weights that the folder has, ``(tokens, channels)``, its rows in
+    fairseq's order."""
     table = next((tensors[name] for name in names if name in tensors), None)
     shape = (family.size(side), family.config.d_model)
     if table is None or table.shape != shape:
@@ -101,7 +101,7 @@ def _table(family: Family, tensors: dict[str, Tensor], names: Sequence[str], sid
             f"{family.folder}: its weights have no {names[0]} of {shape[0]} rows of {shape[1]}, "
             f"as {CONFIG} says; {AGAIN}"
         )
-    return table
+    return _ordered(table, family.order(side))
 
 
 def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:

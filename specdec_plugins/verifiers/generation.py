@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Generation(msgspec.Struct, omit_defaults=True):
     no_repeat_ngram_size: int = 0
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
-    decoder_start_token_id: int | None = None
+    decoder_start_token_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     def limits(self) -> JsonObject:
         """Return options of :class:`~specdec_plugins.decoding.limits.GenerationLimits`.

@@ -100,6 +100,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "more-layers": (having("config.json", decoder_layers=3), "copy"),
     "no-heads": (having("config.json", encoder_attention_heads=0), "config.json"),
     "start-elsewhere": (having("generation_config.json", decoder_start_token_id=99), "config.json"),
+    "negative-start": (
+        having("generation_config.json", decoder_start_token_id=-3),
+        "generation_config.json",
+    ),
     "several-starts": (
         having("generation_config.json", decoder_start_token_id=[1, 2]),
         "generation_config.json",

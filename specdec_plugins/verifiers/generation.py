@@ -75,16 +75,15 @@ def read_generation(folder: Path, eos: int) -> Generation:
     path = folder / GENERATION
     if not path.is_file():
         path = folder / CONFIG
-    values = read_json(path, dict[str, object])
     # transformers writes null for its own default, too.
-    stated = {name: value for name, value in values.items() if value is not None}
+    values = {n: v for n, v in read_json(path, dict[str, object]).items() if v is not None}
     with reading(path):
-        generation = msgspec.convert(stated, Generation)
+        generation = msgspec.convert(values, Generation)
     followed = {**NOT_FOLLOWED, "eos_token_id": eos, "forced_eos_token_id": eos}
     ignored = [
-        f"{name} {shown(stated[name])}"
+        f"{name} {shown(values[name])}"
         for name, value in followed.items()
-        if stated.get(name, value) not in ([], {}, value, [value])
+        if values.get(name, value) not in ([], {}, value, [value])
     ]
     if any(len(word) > 1 for word in generation.bad_words_ids):
         ignored.append("bad_words_ids of several tokens")

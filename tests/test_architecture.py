@@ -42,14 +42,14 @@ CEILINGS = {
     "inference": 1872,
     "jobs": 706,
     "models": 946,
-    "serve": 497,
+    "serve": 477,
     "tasks": 351,
-    "verifiers": 615,
+    "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_236
+MAX_WEIGHT = 12_176
 """Weight of the package."""
-TESTS_TO_CODE = 1.03
+TESTS_TO_CODE = 1.05
 """How much heavier than the package and the scripts their tests may be."""
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

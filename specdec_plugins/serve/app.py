@@ -179,10 +179,8 @@ class Service:
                 response = JSONResponse({key: error.detail}, error.status_code)
             except ClientDisconnect:
                 response = Response(status_code=499)
-            except Exception as error:  # whose message may have words of the text
-                where = "".join(format_tb(error.__traceback__))
-                logger.error("%s: %s\n%s", path, type(error).__name__, where)
-                response = JSONResponse({key: "an error of the service, see its log"}, 500)
+            except Exception as error:
+                response = JSONResponse({key: _logged(path, error)}, 500)
             self.figures.requests.labels(path, response.status_code).inc()
             return response
 
@@ -242,6 +240,8 @@ class Service:
                 work.result()
             except HTTPException as error:
                 yield _event("error", error=error.detail, status=error.status_code)
+            except Exception as error:
+                yield _event("error", error=_logged("/translate/stream", error), status=500)
             finally:
                 work.cancel()
 
@@ -260,13 +260,18 @@ class Service:
             if text:
                 put(_event("piece", text=text, accepted=accepted))
 
+        shown = 0
+
         def take(number: int, piece: Piece) -> None:
-            if not piece.begin:
-                show(document.parts[2 * number], None)
+            nonlocal shown
+            for part in document.parts[2 * shown : 2 * number + 1 : 2]:
+                show(part, None)
+            shown = number + 1
             show(document.written("", piece.text), piece.accepted)
 
         outputs, results = await self._translated(request, asked, documents, take)
-        show(document.parts[-1], None)
+        for part in document.parts[2 * shown :: 2]:
+            show(part, None)
         done = _event(
             "done",
             **protocols.libre_answer(asked, outputs),
@@ -349,6 +354,13 @@ class Service:
         finally:
             work.cancel()
         return work.result()
+
+
+def _logged(path: str, error: Exception) -> str:
+    """Log an error without its message, which may have words of the text; return what to answer."""
+    where = "".join(format_tb(error.__traceback__))
+    logger.error("%s: %s\n%s", path, type(error).__name__, where)
+    return "an error of the service, see its log"
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

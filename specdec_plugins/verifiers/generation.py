@@ -31,13 +31,16 @@ NOT_FOLLOWED = {
 }
 
 
+Length = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
 class Generation(msgspec.Struct, omit_defaults=True):
     """A ``generation_config.json``; each field is one of transformers' options."""
 
-    max_length: int = 0
-    max_new_tokens: int = 0
-    min_length: int = 0
-    repetition_penalty: float = 1.0
+    max_length: Length = 0
+    max_new_tokens: Length = 0
+    min_length: Length = 0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     bad_words_ids: list[list[int]] = []
     suppress_tokens: list[int] = []
     no_repeat_ngram_size: int = 0

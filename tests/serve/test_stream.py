@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import urllib.error
+from collections.abc import Callable, Sequence
 from html import escape
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers.runs.inference_runs import SENTENCES
-from helpers.runs.served import KEY, Server, pieces_of, settle
+from helpers.runs.served import KEY, Server, events_of, pieces_of, settle
+
+from specdec_plugins.inference.growth import Piece
+from specdec_plugins.serve.app import Service
+from specdec_plugins.serve.workers import Sentence
 
 
 def test_pieces_are_the_translation(server: Server, expected: dict[str, str]) -> None:
@@ -77,3 +83,45 @@ def test_a_client_that_leaves_ends_the_stream(server: Server, expected: dict[str
     settle(server)
     assert server.metric("specdec_tokens_total") == before
     assert server.translate(SENTENCES[0])[1]["translatedText"] == expected[SENTENCES[0]]
+
+
+def streamed(text: str, write: Callable[[str], str]) -> list[tuple[str, Any]]:
+    """The events of a text each of whose sentences ``write`` translates in a piece."""
+    testing = pytest.importorskip("starlette.testclient", reason="no httpx is installed")
+
+    async def translate(
+        _: object, texts: Sequence[str], take: Callable[[int, Piece], None]
+    ) -> list[Sentence]:
+        results = []
+        for number, source in enumerate(texts):
+            if output := write(source):
+                take(number, Piece(output, accepted=True, begin=0))
+            results.append(Sentence([output]))
+        return results
+
+    workers: Any = SimpleNamespace(
+        start=lambda: None, directions=[("en", "de")], busy=0, translate=translate
+    )
+    fields = {"q": text, "source": "en", "target": "de"}
+    answer = testing.TestClient(Service(workers).app()).post("/translate/stream", json=fields)
+    return list(events_of(answer.text.splitlines()))
+
+
+def test_what_stands_before_an_empty_output_is_a_piece() -> None:
+    events = streamed("  a.\n\nb.\nc.\n", lambda source: "B" * (source == "b."))
+    assert pieces_of(events) == events[-1][1]["translatedText"] == "  \n\nB\n\n"
+
+
+def test_an_error_in_a_stream_is_an_event_and_its_text_is_not_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def write(source: str) -> str:
+        if source == "b.":
+            raise RuntimeError(source * 9)
+        return source
+
+    name, data = streamed("a.\nb.\n", write)[-1]
+    assert (name, data["status"]) == ("error", 500)
+    assert data["error"] == "an error of the service, see its log"
+    assert "/translate/stream: RuntimeError" in caplog.text
+    assert "b.b." not in caplog.text

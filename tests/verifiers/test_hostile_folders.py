@@ -104,6 +104,11 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         having("generation_config.json", decoder_start_token_id=-3),
         "generation_config.json",
     ),
+    "endless": (having("generation_config.json", max_length=10**30), "generation_config.json"),
+    "no-penalty": (
+        having("generation_config.json", repetition_penalty=-1),
+        "generation_config.json",
+    ),
     "several-starts": (
         having("generation_config.json", decoder_start_token_id=[1, 2]),
         "generation_config.json",

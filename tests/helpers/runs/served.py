@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,7 @@ class Server:
         request = urllib.request.Request(f"{self.url}/translate/stream", data, headers)
         with urllib.request.urlopen(request, timeout=60) as response:
             assert response.headers["Content-Type"].startswith("text/event-stream")
-            for event in iter(lambda: [response.readline().decode() for _ in range(3)], [""] * 3):
-                assert event[2] == "\n"
-                yield event[0][len("event: ") : -1], json.loads(event[1][len("data: ") :])
+            yield from events_of(line.decode() for line in response)
 
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
@@ -94,6 +92,14 @@ def start(world: Path, folder: Path, *flags: str) -> Server:
         except OSError:
             time.sleep(0.1)
     raise AssertionError(log.read_text())
+
+
+def events_of(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and the data of the events in a stream's lines."""
+    rest = iter(lines)
+    for name, data, blank in zip(rest, rest, rest, strict=True):
+        assert not blank.strip()
+        yield name.strip().removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
 def pieces_of(events: list[tuple[str, Any]]) -> str:

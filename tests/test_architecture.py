@@ -30,24 +30,24 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
-    "checkpoints": 853,
-    "cli": 710,
+    "checkpoints": 856,
+    "cli": 721,
     "criterions": 194,
     "data": 43,
     "decoding": 2890,
     "engines": 1118,
     "evaluation": 872,
     "files": 339,
-    "host": 155,
-    "inference": 1872,
-    "jobs": 706,
-    "models": 946,
+    "host": 160,
+    "inference": 1877,
+    "jobs": 724,
+    "models": 952,
     "serve": 477,
-    "tasks": 351,
+    "tasks": 352,
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_176
+MAX_WEIGHT = 12_225
 """Weight of the package."""
 TESTS_TO_CODE = 1.05
 """How much heavier than the package and the scripts their tests may be."""

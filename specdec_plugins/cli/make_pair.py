@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -20,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from specdec_plugins.files.command import Parser, command, positive, put
-from specdec_plugins.files.errors import ConfigError
+from specdec_plugins.files.errors import ConfigError, InferenceError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.flags import (
     add_encoder_flags,
@@ -37,6 +38,13 @@ from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
 
 
+def hours(text: str) -> float:
+    """Return a number of hours, as the type of a flag."""
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be more than 0")
+    return value
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(__doc__)
@@ -46,7 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("out", metavar="OUT", type=Path, help="the folder to make; the pair is OUT/pair")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
-        "--hours", metavar="H", type=float, default=4.0, help="hours for all stages (4)"
+        "--hours", metavar="H", type=hours, default=4.0, help="hours for all stages (4)"
     )
     budget.add_argument(
         "--updates", metavar="N", type=positive, help="updates of the drafter's training"
@@ -65,11 +73,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job of a command line."""
+    if not args.sources.is_file():
+        raise InferenceError(f"SOURCES {args.sources}: is no file, which is read several times")
     check_enough(args.sources)
     options: JsonObject = {"device": device_of(args)}
     encoders = {name: getattr(args, name) for name in ENCODERS}
+    encoders["encoder_options"] = encoder_options(args)
     if any(encoders.values()):
-        options |= {**encoders, "encoder_options": encoder_options(args)}
+        options |= encoders
     settings = settings_of_verifier(args, **options)
     task = build_task(settings).cfg
     if task.source_lang == task.target_lang:

@@ -110,6 +110,8 @@ def main(argv: Sequence[str]) -> None:
         show(f"\nNot tried: what pip install 'specdec-plugins[{','.join(missing)}]' adds.\n")
     if stored is None:
         ours = {size: [t for t in timed if t.mode != STOCK] for size, timed in batches.items()}
+        if before := load_table(key):
+            ours = before.batches | ours
         path = table_path(key)
         write_json(path, Table(key, ours))
         show(f"\nStored in {path}.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -66,6 +67,8 @@ class WholePairs(LanguagePairDataset):
 
     #: Masked slots that are computed with each sentence; ``--max-tokens`` counts them too.
     slots = 0
+    #: ``--max-tokens``; a sentence that with its slots has more is a batch alone.
+    max_tokens = math.inf
 
     @classmethod
     def adopt(cls, pairs: LanguagePairDataset, slots: int) -> None:
@@ -80,7 +83,9 @@ class WholePairs(LanguagePairDataset):
         targets = self.tgt_sizes
         if targets is None:
             return sources
-        return np.maximum(sources, targets[indices] + self.slots)
+        tokens = np.maximum(sources, targets[indices])
+        with_slots = np.minimum(targets[indices] + self.slots, self.max_tokens)
+        return np.maximum(tokens, with_slots).astype(np.int64)
 
     def get_batch_shapes(self) -> list[tuple[int | None, int]] | None:
         """Return fairseq's shapes of ``--num-batch-buckets``, with the slots."""
@@ -88,9 +93,10 @@ class WholePairs(LanguagePairDataset):
         return shapes and [(rows, tokens + self.slots) for rows, tokens in shapes]
 
     def batch_by_size(
-        self, indices: NDArray[np.int64], **kwargs: object
+        self, indices: NDArray[np.int64], max_tokens: int | None = None, **kwargs: object
     ) -> list[NDArray[np.int64]]:
         """Return fairseq's batches, and the sentences that it left out as a last one."""
-        batches = super().batch_by_size(indices, **kwargs)
+        self.max_tokens = max_tokens or math.inf
+        batches = super().batch_by_size(indices, max_tokens, **kwargs)
         count = sum(len(batch) for batch in batches)
         return batches if count == len(indices) else [*batches, indices[count:]]

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.limits import OF_SEARCH, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import ConfigError, InferenceError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.drafts.base import DRAFTS
 from specdec_plugins.inference.pair_folder import (
@@ -230,10 +230,21 @@ def device_of(args: Namespace) -> str:
 
 
 def encoder_options(args: Namespace) -> JsonObject:
-    """Return the options of a command line's tokenizer and BPE, under fairseq's names."""
-    kinds = (REGISTRIES[name]["dataclass_registry"].get(getattr(args, name)) for name in ENCODERS)
-    names = [name for kind in kinds if kind is not None for name in vars(kind())]
-    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+    """Return the options of a command line's tokenizer and BPE, under fairseq's names.
+
+    Raises:
+        ConfigError: an option is of a tokenizer or BPE that is not named.
+    """
+    chosen: JsonObject = {}
+    others: JsonObject = {}
+    for name in ENCODERS:
+        for kind, config in REGISTRIES[name]["dataclass_registry"].items():
+            options = chosen if kind == getattr(args, name) else others
+            options |= vars(config())
+    for name in others.keys() - chosen.keys() - {*OF_VERIFIER}:
+        if getattr(args, name, others[name]) != others[name]:
+            raise ConfigError(f"{flag(name)}: is of a --tokenizer or --bpe that is not named")
+    return {name: getattr(args, name) for name in chosen if hasattr(args, name)}
 
 
 def _models_and_text(args: Namespace) -> JsonObject:

@@ -209,15 +209,28 @@ class BlockCausalDrafter(Drafter):
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         cfg = self.cfg
-        width = verifier.decoder.output_embed_dim
-        widths = {}
+        decoder = verifier.decoder
+        width = decoder.output_embed_dim
+        widths = []
         if cfg.verifier_features:
-            widths["--verifier-embed-dim"] = cfg.verifier_embed_dim
+            widths.append(("--verifier-embed-dim", cfg.verifier_embed_dim, width))
         if cfg.share_verifier_encoder:
-            widths["--decoder-embed-dim"] = cfg.decoder_embed_dim
-        for flag, value in widths.items():
-            if value != width:
-                raise ValueError(f"{flag} {value}: the verifier's is {width}")
+            if decoder.output_projection.bias is not None:
+                raise ValueError(
+                    "--AR-path: its output has a bias, which drafts would lack; give the file that "
+                    "specdec-export writes"
+                )
+            read = verifier.encoder.layers[0].embed_dim
+            widths.append(("--encoder-embed-dim", cfg.encoder_embed_dim, read))
+            widths.append(("--decoder-embed-dim", cfg.decoder_embed_dim, width))
+        for flag, value, wanted in widths:
+            if value != wanted:
+                raise ValueError(f"{flag} {value}: the verifier's is {wanted}")
+        if max(self.feature_layers, default=0) > len(decoder.layers):
+            raise ValueError(
+                f"--verifier-feature-layers {cfg.verifier_feature_layers}: the verifier has "
+                f"{len(decoder.layers)}"
+            )
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
             self.decoder._tables = (verifier.decoder,)

@@ -158,16 +158,17 @@ class Drafter(BaseFairseqModel):
         return super()._apply(fn, *args, **kwargs)
 
     def max_positions(self) -> tuple[int | None, int]:
-        """Return the longest source and target, in tokens, that batches may hold.
+        """Return the longest source and target, in tokens, that batches may hold: that this drafter
+        reads, and its verifier, if it is attached.
 
-        The source has no bound where the verifier's encoder is not attached yet.
+        The source has no bound where neither has an encoder yet.
         """
-        encoder = self.encoder
-        if encoder is None and self._verifier:
-            encoder = self._verifier[0].encoder
-        source = None if encoder is None else int(encoder.max_positions())
-        target = int(self.decoder.embed_positions.max_positions)
-        return source, target - self.block_size
+        sources = [] if self.encoder is None else [int(self.encoder.max_positions())]
+        targets = [int(self.decoder.embed_positions.max_positions) - self.block_size]
+        for verifier in self._verifier:
+            sources.append(int(verifier.encoder.max_positions()))
+            targets.append(int(verifier.decoder.max_positions()))
+        return min(sources, default=None), min(targets)
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> EncoderOut:
         """Return the encoder's output, in fairseq's form; a shared verifier encoder is frozen."""

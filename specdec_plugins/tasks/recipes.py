@@ -35,7 +35,8 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     inverse_sqrt`` all of a recipe's ``polynomial_decay``. ``--no-SWITCH`` turns off a recipe's
     switch, and ``--SWITCH`` its ``--no-SWITCH``.
     """
-    values, rest = known(argv, ["--recipe"])
+    spelled = {"-a": "--arch"}
+    values, rest = known([spelled.get(word, word) for word in argv], ["--recipe"])
     if (name := values["recipe"]) is None:
         return list(argv)
     path = Path(name) if name.endswith(".yaml") else CONFIG / f"{name}.yaml"

@@ -57,7 +57,7 @@ class TranslationSpecdecConfig(DecodingConfig, TranslationConfig):  # type: igno
         1, "blocks scored per sentence and pass (above 1: block_causal only)", 1
     )
     start_p: float = option(0.5, "glancing ratio at update 0", 0, 1)
-    minus_p: float = option(0.2, "decrease of the glancing ratio")
+    minus_p: float = option(0.2, "decrease of the glancing ratio", 0, 1)
     total_up: int = option(300000, "updates over which the glancing ratio falls", 1)
     autocast: Optional[str] = option(
         None,

@@ -228,11 +228,10 @@ class TranslationSpecdecTask(TranslationTask):
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Return the loss on fixed prefixes, and a drafter's acceptance length."""
         model = pair.unwrapped(model)
-        if self.verifier is not None:
-            model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
         self._add_noise(sample, 0, 0.0)
         if self.verifier is None or not isinstance(model, Drafter):
             return super().valid_step(sample, model, criterion)
+        model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
         generator = self._validation_generator(model)
         statistics = generator.statistics = DecodingStatistics()
         result = super().valid_step(sample, model, criterion)

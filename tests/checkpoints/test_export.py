@@ -183,6 +183,15 @@ def test_a_draft_vocabulary_has_eos_however_rare(drafter: Path, tmp_path: Path) 
     assert load_state(target)["model"][VOCABULARY].tolist() == expected
 
 
+def test_a_verifier_may_write_unk(drafter: Path, tmp_path: Path) -> None:
+    """Its own output is segmented as it should be, however often it has the token."""
+    text, target = tmp_path / "own.de", str(tmp_path / "small.pt")
+    text.write_text("w5 <unk> w7 <unk> w5 <unk>\n", "utf-8")
+    export_checkpoint(str(drafter), target, Training(dictionaries=str(tmp_path)), (2, str(text)))
+    words = [2, make_task().target_dictionary.index("w5")]
+    assert load_state(target)["model"][VOCABULARY].tolist() == words
+
+
 def test_text_that_is_segmented_otherwise_is_refused(drafter: Path, tmp_path: Path) -> None:
     text, target = tmp_path / "text.de", tmp_path / "small.pt"
     folder = Training(dictionaries=str(tmp_path))

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair import training
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.training import FIRST
+from specdec_plugins.jobs.resume import resume_path
 from specdec_plugins.machine import python_program
 from specdec_plugins.tasks.recipes import with_recipe
 
@@ -98,10 +100,12 @@ def translations(pair: Path, sources: Path, strategy: str) -> list[str]:
     return [result.text for result in translator.translate(lines)]
 
 
-@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("status", [0, -signal.SIGKILL])
 def test_a_child_ends_when_it_is_done_or_its_parent_is(status: int) -> None:
-    program = python_program(f"{training.CHILD}import sys, time; time.sleep({60 * status or 0.3})")
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    program = python_program(f"{training.CHILD}import time; time.sleep({60 if status else 0.3})")
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as child:
         assert child.stdin is not None
         assert child.stderr is not None
         if status:
@@ -192,6 +196,56 @@ def test_interrupted_training_gives_the_best_drafter_so_far(
         assert products(out) == products(made)
 
 
+def test_a_signal_other_than_ctrl_c_ends_training_at_once(
+    out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender does not wait for an export."""
+
+    def terminated(*_: object) -> None:
+        raise KeyboardInterrupt(signal.SIGTERM)
+
+    monkeypatch.setattr(training, "watch", terminated)
+    assert make(verifier, out, budget="--updates 8") == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_another_way_to_distil_begins_anew(
+    changed: bool, out: Path, made: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By workers, on a GPU or by CTranslate2: half an output of another is no output."""
+    left = {name: done(out)[name] for name in ("check", "segment")}
+    (out / "work/done.json").write_text(json.dumps(left), "utf-8")
+    outputs = out / "work/outputs.de"
+    outputs.write_text("half\n")
+    if changed:
+        (out / "work/way.json").write_text("[]")
+
+    def run(module: str, _: object) -> str:
+        if module == "inference":
+            assert changed != outputs.exists()
+            assert changed != resume_path(str(outputs)).exists()
+            shutil.copy(made / "work/outputs.de", outputs)
+        return ""
+
+    monkeypatch.setattr(make_pair, "run", run)
+    assert make(verifier, out) == 0
+    assert products(out) == products(made)
+
+
+def test_a_refused_verifier_leaves_the_folder_to_another(
+    verifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec_plugins.jobs.make_pair.stages.differing", lambda *_: 1)
+    out, sources = tmp_path / "out", verifier.with_name("sources.en")
+    flags = f"--dictionaries {verifier.parent}"
+    for name in ("a.pt", "b.pt"):
+        state = torch.load(verifier, weights_only=False)
+        state["model"]["decoder.embed_tokens.weight"][5] += ord(name[0])
+        torch.save(state, tmp_path / name)
+        assert make(tmp_path / name, out, flags, sources) == 1
+        assert not (out / "pair").exists()
+
+
 def test_the_best_drafter_is_the_pairs(
     out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +276,8 @@ def test_the_best_drafter_is_the_pairs(
         ("--dictionaries {0}", "", "out", "{0}/dict.en.txt"),
         ("--dictionaries {0}/others", "", "out", "source dictionary has"),
         ("", "few", "out", "{0}/few"),
+        ("", "others", "out", "SOURCES {0}/others: is no file"),
+        ("--bpe-codes none", "", "out", "--bpe-codes: is of a --tokenizer or --bpe that is not"),
         ("", "", "12:05/made", "':'"),
         ("", "", "en,de", "','"),
         ("", "", "x${{y}}", "'${{'"),
@@ -243,8 +299,17 @@ def test_bad_input_comes_before_work(
     sources = tmp_path / text if text else ""
     with suppress(SystemExit):  # of the parser
         folder = tmp_path / out.format()
-        assert make(verifier, folder, flags.format(tmp_path), sources) == 1
+        assert make(verifier, folder, flags.format(tmp_path), sources) in (1, 2)
     assert named.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hours", ["inf", "nan", "-3", "0"])
+def test_hours_that_no_clock_has(
+    hours: str, verifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        make(verifier, tmp_path / "out", budget=f"--hours {hours}")
+    assert f"{hours}: must be more than 0" in capsys.readouterr().err
 
 
 def test_segmentation_that_lacks_its_codes_is_refused_before_a_folder_is_made(

@@ -68,6 +68,7 @@ def test_flags_say_all_that_the_file_says(path: Path) -> None:
         # Another kind takes none of the recipe's settings.
         ("--lr-scheduler inverse_sqrt", "--total-up=70", "--total-num-update=70"),
         ("--arch block", "--total-up=70", "--encoder-layers=3 --dropout=0.2"),
+        ("-a block", "--total-up=70", "--encoder-layers=3 --dropout=0.2"),
         ("--no-encoder-normalize-before", "--dropout=0.2", "--encoder-normalize-before"),
         ("--epoch-checkpoints", "--dropout=0.2", "--no-epoch-checkpoints --epoch-checkpoints"),
     ],

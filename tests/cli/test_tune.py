@@ -83,6 +83,12 @@ def test_the_fastest_way_is_found_and_taken(
     assert shown.count(" times fairseq's greedy search.") == 2  # of each batch size
     table = msgspec.json.decode(path.read_bytes(), type=Table)
     assert list(table.batches) == [1, 3]
+    # Another size is added to what is known.
+    assert tune.main([*flags, "--batch", "2"]) == 0
+    capfd.readouterr()
+    more = msgspec.json.decode(path.read_bytes(), type=Table)
+    assert {size: more.batches[size] for size in (1, 3)} == table.batches
+    assert sorted(more.batches) == [1, 2, 3]
     for timed in table.batches.values():
         drafts = ["constant@drafts=copy", TREES[0], "tree@tree_nodes=8"]
         expected_modes = {"AR", *(f"{kind},drafter_precision=int8" for kind in drafts)}

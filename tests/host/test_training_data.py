@@ -90,6 +90,21 @@ def test_max_tokens_counts_the_slots(task: TranslationSpecdecTask, slots: int) -
     assert max(computed) <= 80 < 2 * max(computed)
 
 
+def test_a_sentence_with_more_slots_than_max_tokens_is_a_batch(
+    task: TranslationSpecdecTask,
+) -> None:
+    """fairseq leaves out sentences that are longer by themselves, and would end the training."""
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    longest = int(max(dataset.src_sizes.max(), dataset.tgt_sizes.max()))
+    dataset.slots = 12
+    iterator = task.get_batch_iterator(
+        dataset, max_tokens=longest, required_batch_size_multiple=1, disable_iterator_cache=True
+    )
+    batches = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
+    assert sorted(batches) == [[number] for number in range(len(dataset))]
+
+
 def test_buckets_hold_the_slots_too(task: TranslationSpecdecTask) -> None:
     """Else no sentence would fit one, and each be a batch of its own."""
     task.load_dataset("train")

@@ -241,6 +241,14 @@ def test_positions_leave_room_for_the_block() -> None:
     assert output.blocks.positions.max().item() == 62
 
 
+def test_positions_are_those_of_the_verifier_too() -> None:
+    """Else its states for a longer sentence would be read behind its table."""
+    model = make_block(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
+    short = {"max_source_positions": 9, "max_target_positions": 7}
+    model.attach_verifier(make_verifier(**short))
+    assert model.max_positions() == (9, 7)
+
+
 @needs_published
 class TestPublishedPair:
     """Against what the published code computed with its own checkpoint."""

@@ -249,6 +249,17 @@ class TestValidation:
             generator.generate([], sample)
         assert generator.statistics.acceptance_length == first["acceptance_length"]
 
+    def test_a_plain_transformer_needs_no_verifier(self, data: Path, verifier: Path) -> None:
+        task = make_task(data, AR_path=str(verifier))
+        state = load_state(verifier)
+        model = task.build_model(state["cfg"]["model"])
+        task.load_dataset("valid")
+        criterion = task.build_criterion(
+            OmegaConf.create({"_name": "cross_entropy", "sentence_avg": False})
+        )
+        (sample,) = batches(task, 10_000)
+        assert task.valid_step(sample, model.eval(), criterion)[0] > 0
+
     def test_relaxed_acceptance_is_measured_as_such(self, data: Path, verifier: Path) -> None:
         model, found = make_drafter(make_task(data)), []
         for beta in (1, 24):
@@ -321,7 +332,7 @@ class TestValidation:
 
 class TestOptions:
     @pytest.mark.parametrize(
-        "cfg", [{"block_size": 0}, {"left_pad_target": True}, {"start_p": 1.5}]
+        "cfg", [{"block_size": 0}, {"left_pad_target": True}, {"start_p": 1.5}, {"minus_p": -1}]
     )
     def test_impossible_settings_are_named(self, cfg: dict[str, object]) -> None:
         with pytest.raises(ValueError, match=f"--{next(iter(cfg)).replace('_', '-')}"):

@@ -34,6 +34,8 @@ class Layout:
         self.sources = self.work / f"sources.{source}"
         #: The verifier's output for each line.
         self.outputs = self.work / f"outputs.{target}"
+        #: The way in which they are made.
+        self.way = self.work / "way.json"
         #: The report of distilling.
         self.distilling = self.work / "distilling.json"
         self.text = self.work / "text"

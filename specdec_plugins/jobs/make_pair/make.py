@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from specdec_plugins.files.errors import counted
+from specdec_plugins.files.errors import SpecdecError, counted
 from specdec_plugins.files.output import (
     JsonObject,
     file_digest,
@@ -59,7 +60,10 @@ def make(job: PairJob, last: str | None = None) -> Done:
                 begin = time.monotonic() - spent
                 try:
                     facts = stage(job, done)
-                except BaseException:
+                except BaseException as error:
+                    if not done and isinstance(error, SpecdecError):
+                        shutil.rmtree(layout.pair)  # another verifier may take its place
+                        raise
                     done[name] = {"files": {}, "seconds": time.monotonic() - begin}
                     write_json(layout.done, done)
                     raise

@@ -7,6 +7,7 @@ same once more.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -35,6 +36,7 @@ from specdec_plugins.jobs.loading import load
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Done, PairJob
 from specdec_plugins.jobs.make_pair.training import BEST, watch
+from specdec_plugins.jobs.resume import resume_path
 from specdec_plugins.machine import cores
 from specdec_plugins.verifiers.export import write_dictionaries
 from specdec_plugins.verifiers.folder import is_folder
@@ -118,15 +120,26 @@ def differing(job: PairJob, pair: Settings, checkpoint: object, lines: Sequence[
 
 
 def distil(job: PairJob, done: Done) -> JsonObject:
-    """Have the verifier translate the text greedily, and binarise the outputs to learn."""
+    """Have the verifier translate the text greedily, and binarise the outputs to learn.
+
+    Another way to translate, such as a GPU in place of a CPU, begins with the first line again.
+    """
     layout = job.layout
     shards = layout.work / "shards"
+    way = way_to_distil(job)
+    asked = {"flags": way, "workers": job.workers is not None}
+    if not layout.way.exists() or json.loads(layout.way.read_bytes()) != asked:
+        shutil.rmtree(shards, ignore_errors=True)
+        for file in (layout.outputs, resume_path(str(layout.outputs))):
+            file.unlink(missing_ok=True)
+        write_json(layout.way, asked)
+    flags = distil_flags(job, way)
     if not job.workers:
         outputs = ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
-        job.run("inference", [*distil_flags(job), *outputs])
+        job.run("inference", [*flags, *outputs])
     elif not layout.outputs.exists():
         outputs = ["--output-path", shards, "--workers", job.workers]
-        job.run("translate_corpus", [*distil_flags(job), *outputs])
+        job.run("translate_corpus", [*flags, *outputs])
         os.replace(shards / layout.sources.name, layout.outputs)
     facts = text.collect(job, done["segment"]["lines"])
     shutil.rmtree(layout.bin, ignore_errors=True)
@@ -144,18 +157,23 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     return {**facts, "files": files}
 
 
-def distil_flags(job: PairJob) -> list[object]:
-    """Return the flags of a translation of all lines, by CTranslate2 where it can."""
-    layout = job.layout
-    limits = text.LIMITS
+def way_to_distil(job: PairJob) -> list[str]:
+    """Return the flags of what decodes on this machine: CTranslate2 where it can."""
     precision = "float32" if job.on_cpu else "float16"
     settings = job.settings(
-        precision=precision, device=job.verifier.device, limits=limits, batch=BATCH
+        precision=precision, device=job.verifier.device, limits=text.LIMITS, batch=BATCH
     )
     backend = "ours" if obstacle(settings) else CTRANSLATE2
+    return ["--AR-backend", backend, "--precision", precision]
+
+
+def distil_flags(job: PairJob, way: Sequence[str]) -> list[object]:
+    """Return the flags of a translation of all lines."""
+    layout = job.layout
+    limits = text.LIMITS
     return [
         *(layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"),
-        *("--AR-backend", backend, "--batch", BATCH, "--precision", precision),
+        *(*way, "--batch", BATCH),
         *("--max-len-a", limits.max_len_a, "--max-len-b", limits.max_len_b),
         *("--segmented", "--keep-bpe", "--quiet", *job.flags),
         *("--input-path", layout.sources),

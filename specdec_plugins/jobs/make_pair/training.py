@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
@@ -28,12 +30,13 @@ LAST = "checkpoint_last.pt"
 BEST = "checkpoint_best.pt"
 UPDATES = re.compile(r'"num_updates": "(\d+)"')
 VALIDATION = re.compile(r'"valid_acceptance_length": "([\d.]+)".*"valid_num_updates": "(\d+)"')
-#: Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
-#: would hold a lock for which Python waits, and aborts, when the child is done.
+#: Ends a child, and all that it has started, with its parent: it leads a group of processes, which
+#: a terminal does not interrupt. A read of ``sys.stdin`` would hold a lock for which Python waits,
+#: and aborts, when the child is done.
 CHILD = """\
 import os, signal, threading
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+end = lambda: (os.read(0, 1), os.killpg(0, signal.SIGKILL))
+threading.Thread(target=end, daemon=True).start()
 """
 #: Code of the commands that run in a process of their own.
 PROGRAMS = {
@@ -142,8 +145,9 @@ def train(job: PairJob, done: Done) -> JsonObject:
     try:
         if updates < total:
             pace = watch(job, command, layout.log, total)
-    except KeyboardInterrupt:
-        if not (layout.training / BEST).exists():
+    except KeyboardInterrupt as stop:
+        # A signal other than Ctrl-C leaves no time for an export.
+        if stop.args or not (layout.training / BEST).exists():
             raise
         interrupted = True
     lengths = VALIDATION.findall(layout.log.read_text("utf-8", "replace"))
@@ -251,6 +255,7 @@ def watch(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUTF8": "1"},
+            start_new_session=True,
         ) as child,
     ):
         assert child.stdout is not None
@@ -263,7 +268,8 @@ def watch(
                     times.append((int(match[1]), time.monotonic()))
                     bar.update(times[-1][0] - bar.n)
         finally:
-            child.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     if child.wait():
         raise InferenceError(f"{last}; its full output is in {log}")
     if len(times) < 2:

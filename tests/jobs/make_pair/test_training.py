@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.models.trained import Trained
 from helpers.runs.jobs import pair_job
+from helpers.runs.served import is_alive
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
@@ -35,6 +38,31 @@ def test_a_training_is_followed_by_its_log(tmp_path: Path, monkeypatch: pytest.M
     assert training.VALIDATION.findall(text) == [("1.5", "20")]
     with pytest.raises(InferenceError, match=r"the last line.*is in .*log"):
         watch(pair_job(tmp_path / "more"), ["failing"], log)
+
+
+def test_an_interruption_ends_what_a_command_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the other processes of a training on several GPUs."""
+    code = (
+        "import subprocess, time\n"
+        "print(subprocess.Popen(['sleep', '60']).pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    started = list[int]()
+
+    def interrupt(line: str) -> None:
+        started.append(int(line))
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(training.PROGRAMS, "starter", code)
+    monkeypatch.setattr(training, "UPDATES", SimpleNamespace(search=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        watch(pair_job(tmp_path), ["starter"], tmp_path / "log")
+    end = time.monotonic() + 20
+    while is_alive(started[0]):
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ CEILINGS = {
     "criterions": 194,
     "data": 43,
     "decoding": 2890,
-    "engines": 1118,
+    "engines": 1119,
     "evaluation": 872,
     "files": 339,
     "host": 160,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_225
+MAX_WEIGHT = 12_226
 """Weight of the package."""
 TESTS_TO_CODE = 1.05
 """How much heavier than the package and the scripts their tests may be."""

@@ -279,6 +279,7 @@ def test_all_stages_run_on_a_cpu(
     scripts.parcel.main(["join", str(out), str(PAIR), str(new)])
     sizes = [(folder / "verifier.pt").stat().st_size for folder in (PAIR, new)]
     assert abs(sizes[1] - sizes[0]) < 0.1 * sizes[0]
+    assert not [*new.glob("acceptance_head*")]  # they are of the models before
     settings = Settings.of_model(new, engine="eager", precision="float32", device="cpu")
     assert load_translator(settings).codec.encode(Line(1, "A dog .")) is not None
 

@@ -246,6 +246,15 @@ def test_a_refused_verifier_leaves_the_folder_to_another(
         assert not (out / "pair").exists()
 
 
+def test_a_check_that_fails_later_leaves_the_pair(
+    out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec_plugins.jobs.make_pair.stages.differing", lambda *_: 1)
+    (out / "pair/verifier.pt").unlink()
+    assert make(verifier, out) == 1
+    assert (out / "pair/drafter.pt").exists()
+
+
 def test_the_best_drafter_is_the_pairs(
     out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,5 +92,5 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 def cache_folder() -> Path:
     """Return the folder of what was measured once; it need not exist."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(caches) / "specdec"

@@ -31,15 +31,15 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 856,
-    "cli": 721,
+    "cli": 731,
     "criterions": 194,
     "data": 43,
     "decoding": 2890,
     "engines": 1119,
-    "evaluation": 872,
+    "evaluation": 904,
     "files": 339,
     "host": 160,
-    "inference": 1877,
+    "inference": 1879,
     "jobs": 724,
     "models": 952,
     "serve": 477,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_226
+MAX_WEIGHT = 12_270
 """Weight of the package."""
 TESTS_TO_CODE = 1.05
 """How much heavier than the package and the scripts their tests may be."""

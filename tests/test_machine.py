@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from specdec_plugins import machine
-from specdec_plugins.machine import choose_threads, processor_name, python_program
+from specdec_plugins.machine import (
+    cache_folder,
+    choose_threads,
+    processor_name,
+    python_program,
+)
 
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU"
 
@@ -21,6 +26,14 @@ def test_a_processor_is_named_by_what_it_can_do(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Path, "read_text", lambda *_: next(texts))
     name = f"{XEON} (amx, avx512_vnni, avx512_bf16, L3 105 MiB)"
     assert processor_name.__wrapped__() == name
+
+
+def test_a_user_without_a_home_has_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the number that a container is given; whether it can be written to is seen later."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert cache_folder().name == "specdec"
 
 
 STAT = "cpu  {0} 0 0 0\ncpu0 {0} {1} 3 0 9 1 1 0 0 0\ncpu1 5 0 0 {0} 0 0 0 0 0 0\nintr 1\n"

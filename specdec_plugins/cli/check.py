@@ -79,8 +79,8 @@ def main(argv: Sequence[str]) -> int:
     judge = load(replace(base, precision="float64", engine="eager", limits=limits))
     lines = lines or made_lines(judge, args)
     put("\n".join(describe_verifier(judge)) + "\n")
-    lines = [line for line in lines if line.text.strip()]
-    differ = compare(base, judge, lines, args)
+    lines = [line for line in lines if judge.codec.encode(line) is not None]
+    differ, compared = compare(base, judge, lines, args)
     if is_folder(args.verifier) and find_spec("transformers") is not None:
         unlike, milliseconds = unlike_transformers(args.verifier, judge, lines)
         put(f"unlike transformers' greedy search, in float64: {unlike} of {len(lines)} lines; ")
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     if differ:
         put("In float64 lines differ: we decode this verifier unlike fairseq; please report it.\n")
         return 1
-    if not args.systems or any("float64" in name for name in args.systems):
+    if compared:
         put("In float64 all lines are stock fairseq's. ")
     flags = {
         "--dictionaries": args.dictionaries,
@@ -123,15 +123,18 @@ def made_lines(judge: Translator, args: argparse.Namespace) -> list[Line]:
     return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
 
 
-def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace) -> int:
+def compare(
+    base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace
+) -> tuple[int, bool]:
     """Print how each system differs from stock search, and how fast both are; return the number of
-    lines that differ in float64."""
+    lines that differ in float64, and whether any were compared so."""
     names = ["AR@float64,engine=eager", "AR"]
     if base.path is not None:
         names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
     rows = []
     references = {}
     inexact = 0
+    compared = False
     for name, batch in product(args.systems or names, args.batch):
         settings = parse_system(name, base)
         outputs, *figures = decoded(replace(settings, batch=batch), lines)
@@ -154,6 +157,7 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
         exact = rule.lossless and not rule.draws and settings.strategy != UNVERIFIED
         if settings.precision == "float64" and exact:
             inexact += len(gaps)
+            compared = True
         differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
         largest = f"{max(gaps):.2g}" if gaps else ""
         rows.append([f"{titled(name)}, batch {batch}", figures[0], differ, largest, figures[1]])
@@ -163,7 +167,7 @@ def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse
     put(f"{counted(torch.get_num_threads(), 'thread')}\n")
     heads = ("system", "by", "lines unlike fairseq's", "largest gap, nats", "ms a line")
     put("\n".join(markdown(heads, rows)) + "\n")
-    return inexact
+    return inexact, compared
 
 
 def unlike_transformers(folder: Path, judge: Translator, lines: list[Line]) -> tuple[int, float]:

@@ -74,7 +74,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-@command("interrupted; finished runs are kept, the same command goes on")
+@command("interrupted; finished rounds are kept, the same command goes on")
 def main(argv: Sequence[str]) -> None:
     """Compare the systems."""
     args = parse(argv)
@@ -123,6 +123,8 @@ def prepare(
         if reason := obstacle(systems[name]):
             raise ValueError(f"--systems {name}: {reason}")
     if converted:
+        if base.split_sentences:
+            raise ValueError(f"--split-sentences: does not work with --systems {converted[0]}")
         base = replace(base, beam=1, nbest=1, search_options={})
     translator = load(replace(base, **PLAIN), args.no_progress_bar)
     model = None

@@ -19,7 +19,7 @@ from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.command import Parser, command, put
-from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.output import reserved, write_json
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import settings_of_verifier
@@ -76,8 +76,16 @@ def main(argv: Sequence[str]) -> None:
         if is_folder(args.verifier):
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
-            write_dictionaries(args.verifier, Path(args.target).parent, languages)
-            copy_segmentation(args.verifier, Path(args.target).parent)
+            folder = Path(args.target).parent
+            names = (*(f"dict.{language}.txt" for language in languages), SEGMENTATION)
+            others = [name for name in names if (folder / name).exists()]
+            if others and not os.path.exists(args.target):
+                raise InferenceError(
+                    f"TARGET {args.target}: {others[0]} beside it is another model's; name a new "
+                    "folder"
+                )
+            write_dictionaries(args.verifier, folder, languages)
+            copy_segmentation(args.verifier, folder)
         size = export_checkpoint(
             str(args.verifier),
             args.target,

@@ -5,15 +5,18 @@ The runs are lines of ``runs.jsonl``.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from random import Random
 
 import msgspec
+import torch
 
 from specdec_plugins.decoding.statistics import RATES, DecodingStatistics
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
@@ -75,6 +78,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             counts = DecodingStatistics()
             vars(counts).update(self.counts)
             figures["verification_rate"] = counts.verification_rate
+            if "drafted_tokens" not in self.counts:
+                figures["acceptance_length"] = counts.acceptance_length
             if "verified_tokens" in self.counts:
                 figures |= {name: getattr(counts, name) for name in RATES}
                 figures["verified_discard_rate"] = (
@@ -111,7 +116,7 @@ class Experiment:
         """Return all that decides a run and is not part of its record; files by their content."""
         return {
             "versions": versions(),
-            "processor": processor_name(),
+            "processor": machine_name(),
             "cores": cores(),
             "texts": {text.name: text.describe() for text in self.texts},
             "systems": {name: describe_settings(item) for name, item in self.systems.items()},
@@ -140,32 +145,48 @@ class Experiment:
         settings = self.systems[system]
         batches = where.text.batches(where.batch)
         if settings.by_ctranslate2:
+            limits = settings.limits
+            positions = where.text.positions
+            limited = [
+                [
+                    replace(item, longest=limits.max_length(len(item.tokens) + 1, positions))
+                    for item in batch
+                ]
+                for batch in batches
+            ]
             return CTranslate2Job(
                 str(self.model),
                 settings.precision,
                 where.threads,
-                settings.limits.min_len,
+                limits.min_len,
                 settings.beams,
-                settings.limits.lenpen,
-                batches,
+                limits.lenpen,
+                limited,
             )
         return TranslatorJob(replace(settings, batch=where.batch), batches)
 
 
+def machine_name() -> str:
+    """Return the processor, and the GPU if there is one."""
+    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    return ", ".join([processor_name(), *gpus])
+
+
 def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
-    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk."""
+    """Yield all runs: the whole rounds of an earlier, interrupted command, then new ones, each on
+    the disk."""
     with work_folder(out, out / DESCRIPTION, experiment.describe()):
-        runs = read_runs(out / RUNS)
+        runs = whole_rounds(read_runs(out / RUNS), len(experiment.systems))
         yield from runs
         encode_lines = msgspec.json.Encoder().encode_lines
-        with open(out / RUNS, "ab") as file:
+        if (out / RUNS).exists():
             # A killed process may have left a piece of a line.
-            file.truncate(len(encode_lines(runs)))
-            for where, turns in experiment.pending(runs):
-                for run in _take_turns(experiment, where, turns, note):
+            os.truncate(out / RUNS, len(encode_lines(runs)))
+        for where, turns in experiment.pending(runs):
+            for run in _take_turns(experiment, where, turns, note):
+                with open(out / RUNS, "ab") as file:
                     file.write(encode_lines([run]))
-                    file.flush()
-                    yield run
+                yield run
 
 
 def _take_turns(
@@ -209,6 +230,15 @@ def timed_run(worker: SystemProcess, where: Conditions, number: int) -> Run:
         sentences=[sentences[line] for line in sorted(sentences)],
         **decoded.figures,
     )
+
+
+def whole_rounds(runs: Sequence[Run], systems: int) -> list[Run]:
+    """Return the runs before the first of a round in which not all ``systems`` were timed: ratios
+    are of systems that had the same machine at the same time."""
+    rounds = [(run.text, run.batch, run.threads, run.round) for run in runs]
+    made = Counter(rounds)
+    whole = takewhile(lambda pair: made[pair[0]] == systems, zip(rounds, runs))
+    return [run for _, run in whole]
 
 
 def read_runs(path: Path) -> list[Run]:

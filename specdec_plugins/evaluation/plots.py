@@ -50,7 +50,8 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
         ("pareto", _pareto, drafting),
         ("lengths", _lengths, drafting),
     ):
-        filled = [group for group in shown if len(group) > 1]
+        least = 1 if shown is drafting else 2
+        filled = [group for group in shown if len(group) >= least]
         if not filled:
             continue
         height = 6 if shown is drafting else 1.5 + 0.4 * max(map(len, filled))
@@ -69,6 +70,8 @@ def _speed(axes: Axes, group: Sequence[Result], baseline: str) -> None:
     (other,) = (result for result in group if result.system == baseline)
     for index, result in enumerate(group):
         ratios = result.speed_over(other)
+        if not ratios:
+            continue
         middle = median(ratios)
         error = [[middle - min(ratios)], [max(ratios) - middle]]
         axes.barh(index, middle, xerr=error, color=colors[result.settings.policy], capsize=2)

@@ -12,11 +12,11 @@ from statistics import median
 from specdec_plugins import __version__
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.evaluation.bleu import References
-from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
+from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run, machine_name
 from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.systems import AR, BEAM
-from specdec_plugins.machine import cores, processor_name
+from specdec_plugins.machine import cores
 
 MEANINGS = """\
 ms: milliseconds a sentence, of decoding alone; median over rounds, range in brackets. times {}:
@@ -99,7 +99,7 @@ def table(
     """Return all results in Markdown, with the command and the processor; ``brief``: five columns
     of them."""
     dates = sorted(run.began[:10] for run in runs)
-    machine = f"{processor_name()}, {counted(cores(), 'core')}"
+    machine = f"{machine_name()}, {counted(cores(), 'core')}"
     parts = [
         f"    {command}",
         "",
@@ -184,19 +184,22 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def counterpart(result: Result, group: Sequence[Result], policy: str) -> Result | None:
-    """Return the first system of a policy with the engine and verifier's precision of ``result``,
-    if there is such a system."""
-    arithmetic = _arithmetic(result)
+    """Return the first system of a policy that would write the same without drafts, if there is
+    such a system."""
+    wanted = _without_drafts(result)
     for other in group:
-        if other.settings.policy == policy and _arithmetic(other) == arithmetic:
+        drawn = other.settings.rule.draws
+        if other.settings.policy == policy and not drawn and _without_drafts(other) == wanted:
             return other
     return None
 
 
-def _arithmetic(result: Result) -> tuple[str, str]:
-    """Return the engine and the verifier's precision: "float32, int8 drafts" is float32."""
+def _without_drafts(result: Result) -> tuple[object, ...]:
+    """Return what a verifier's output depends on: "float32, int8 drafts" is float32."""
     run = result.runs[0]
-    return run.engine, run.precision.partition(",")[0]
+    engine, _, _ = run.engine.partition(",")
+    precision, _, _ = run.precision.partition(",")
+    return engine, precision, result.settings.limits, result.settings.target_prefix
 
 
 def unlike(result: Result, group: Sequence[Result]) -> float:

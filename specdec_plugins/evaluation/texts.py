@@ -27,6 +27,8 @@ class Sentences:
     sentences: Sequence[Sentence]
     references: References | None
     codec: TextCodec
+    #: The verifier's target positions.
+    positions: int
 
     @classmethod
     def read(
@@ -45,6 +47,8 @@ class Sentences:
             for line in lines
             if (ids := codec.encode(line)) is not None
         ]
+        if not sentences:
+            raise InferenceError(f"--input-path {path}: holds no sentence; name a text")
         references = None
         if reference is not None:
             wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
@@ -57,7 +61,7 @@ class Sentences:
             tokenised = settings.tokenizer is None and of_words
             of_sentences = [wanted[sentence.line.number - 1] for sentence in sentences]
             references = References(of_sentences, settings.target_lang or "", tokenised)
-        return cls(path, sentences, references, codec)
+        return cls(path, sentences, references, codec, translator.generator.positions)
 
     def batches(self, size: int) -> list[Sequence[Sentence]]:
         """Return sentences in batches, the longest first, so that too large ones fail at once. At

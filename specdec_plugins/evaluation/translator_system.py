@@ -48,6 +48,8 @@ class TranslatorJob:
             counts = {name: getattr(log, name) for name in COUNTS}
             if self.settings.strategy == DRAFTER:  # which accepts without verifying
                 del counts["verified_tokens"], counts["accepted_tokens"]
+            elif self.settings.kind is None:
+                del counts["drafted_tokens"], counts["verified_tokens"], counts["accepted_tokens"]
             figures["counts"] = counts
         return Decoded(log.total_seconds, outputs, figures, sentences)
 

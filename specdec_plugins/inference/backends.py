@@ -216,7 +216,6 @@ class CTranslate2Generator(BatchGenerator):
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
             convert_verifier(verifier, codec, path)
-            _check(_open(path, "float32", "cpu"), verifier, codec)
             self._model = _open(path, precision, device)
 
     def decode(
@@ -292,7 +291,7 @@ def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
 
 
 def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: Path) -> None:
-    """Write the model, in float32.
+    """Write the model, in float32, and check that it scores as the verifier does.
 
     Args:
         verifier: on the CPU, in float32, without gradients.
@@ -330,3 +329,4 @@ def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: P
         spec.save(str(folder))
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # unknown activation, …
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error
+    _check(_open(folder, "float32", "cpu"), verifier, codec)

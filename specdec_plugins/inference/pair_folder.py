@@ -47,12 +47,13 @@ def files_in_folder(folder: str) -> dict[str, str]:
 def copy_segmentation(folder: Path, target: Path) -> list[Path]:
     """Copy the description and the files by which a folder's text is segmented; return the
     copies."""
-    files = [folder / SEGMENTATION, *map(Path, files_in_folder(str(folder)).values())]
+    options = segmentation_beside(folder).get("encoder_options", {})
+    values = [SEGMENTATION, *files_in_folder(str(folder)).values(), *options.values()]
     copies = []
-    for path in files:
-        if path.is_file():
-            write_whole(target / path.name, [path.read_bytes()])
-            copies.append(target / path.name)
+    for name in {Path(str(value)).name for value in values}:
+        if (folder / name).is_file():
+            write_whole(target / name, [(folder / name).read_bytes()])
+            copies.append(target / name)
     return copies
 
 

@@ -78,6 +78,7 @@ def describe(settings: Settings, threads: int) -> JsonObject:
             "processor": processor_name(),
             "threads": threads,
             "engine": engine_name(settings.engine, settings.precision, settings.device),
+            "writer": settings.engine == "auto",
             "precision": settings.precision,
             "rule": settings.rule.values,
             "block_size": settings.block_size,
@@ -145,7 +146,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     Args:
         threads: that are to decode; None is torch's number.
     """
-    if not settings.follows_tables or not (cache_folder() / "modes").is_dir():
+    if not settings.follows_tables or not os.path.isdir(cache_folder() / "modes"):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     if table is None:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.models.drafters import save_pair
 from helpers.runs.kills import ForkedPython
 
 from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.experiment import Run, read_runs
+from specdec_plugins.inference import backends
 
 Evaluate = Callable[..., int]
 
@@ -130,6 +132,26 @@ def test_ctranslate2_beside_us(run: Evaluate, tmp_path: Path) -> None:
     assert run("--systems ctranslate2 --repetition-penalty 2") in (1, 2)
     beams = f"--beam 2 --systems ctranslate2 tree --rounds 1 --output-path {tmp_path}/beams"
     assert run(beams) == 0
+    assert run(f"--systems ctranslate2 --split-sentences --output-path {tmp_path}/split") == 2
+
+
+def test_a_model_that_ctranslate2_computes_otherwise_is_not_timed(
+    run: Evaluate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
+    monkeypatch.setattr(backends, "TOLERATED", 0.0)
+    monkeypatch.setattr(torch, "allclose", lambda *_, atol, **__: atol > 0)
+    assert run("--systems ctranslate2") == 1
+    assert "CTranslate2 computes other scores with this verifier" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_without_words(run: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("<pad>\n")
+    assert run(f"--input-path {tmp_path}/in.txt") == 1
 
 
 @pytest.mark.parametrize(

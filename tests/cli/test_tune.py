@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -332,6 +333,24 @@ def test_only_ordinary_files_of_this_user_are_read(
         (os.mkfifo if kind == "pipe" else os.mkdir)(path)
     assert as_tuned(settings) == settings
     assert "run specdec-tune again" in caplog.text
+
+
+def test_a_folder_that_may_not_be_looked_into_has_no_table(
+    settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(TREES[0])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert as_tuned(settings) == settings
+
+
+def test_a_table_is_of_the_writer_or_of_onnx_runtime(settings: Settings) -> None:
+    """Both are called AR in int8."""
+    by_steps = replace(settings, engine="onnxruntime")
+    assert describe(settings, 1) != describe(by_steps, 1)
 
 
 def test_what_is_stale_damaged_or_of_others_is_not_believed(

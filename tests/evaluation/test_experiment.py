@@ -9,12 +9,14 @@ import msgspec
 import pytest
 from helpers.runs.experiments import make_experiment, make_run, make_text
 
+from specdec_plugins.evaluation import experiment
 from specdec_plugins.evaluation.experiment import (
     Conditions,
     Experiment,
     Run,
     read_runs,
     timed_run,
+    whole_rounds,
 )
 from specdec_plugins.evaluation.texts import Sentences, gap
 from specdec_plugins.evaluation.worker import Decoded, Sentence, SentenceFigures
@@ -60,7 +62,7 @@ def test_what_is_there_is_left_out() -> None:
 def test_outputs_and_figures_are_in_the_order_of_the_text() -> None:
     """Batches have the longest sentences first."""
     sentences = [Sentence(Line(n, "a" * n), ["a"] * n, 9) for n in (1, 2, 3)]
-    text = Sentences("in.en", sentences, None, codec=None)  # type: ignore[arg-type]
+    text = Sentences("in.en", sentences, None, codec=None, positions=99)  # type: ignore[arg-type]
 
     class Worker:
         name = "tree"
@@ -77,6 +79,35 @@ def test_outputs_and_figures_are_in_the_order_of_the_text() -> None:
     assert run.outputs == ["1", "2", "3"]
     assert [figures.length for figures in run.sentences] == [1, 2, 3]
     assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+
+
+def test_a_round_that_was_interrupted_is_made_anew() -> None:
+    """Its systems would have had the machine at different times."""
+    turns = [("AR", 1), ("tree", 1), ("tree", 2), ("AR", 2), ("AR", 3)]
+    runs = [make_run(name, round=number) for name, number in turns]
+    assert whole_rounds(runs, 2) == runs[:4]
+    assert whole_rounds(runs[1:], 2) == []
+
+
+def test_a_system_that_cannot_be_loaded_leaves_the_folder_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise InferenceError("it cannot be loaded")
+
+    monkeypatch.setattr(Experiment, "describe", lambda made: {"systems": [*made.systems]})
+    monkeypatch.setattr(experiment, "_take_turns", fail)
+    for names in (("AR", "tree"), ("AR",)):
+        with pytest.raises(InferenceError, match="it cannot be loaded"):
+            list(experiment.measure(make_experiment(*names), tmp_path, print))
+
+
+def test_ctranslate2_has_its_own_limits() -> None:
+    """Not those of the whole command."""
+    system = "ctranslate2@max_len_b=3"
+    made = make_experiment(system, texts=[make_text("a")])
+    job = made.job(system, Conditions(made.texts[0], 1, 1))
+    assert {sentence.longest for batch in job.batches for sentence in batch} == {3}
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"system": 1}', b"[" * 9999])

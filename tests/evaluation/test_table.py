@@ -37,9 +37,14 @@ def test_identities_of_rates(data: st.DataObject) -> None:
 def test_what_is_not_counted_has_no_rates() -> None:
     assert make_run("fairseq").figures() == {"milliseconds": 500}
     sentences = [SentenceFigures(seconds=0.5, length=4)] * 2
-    alone = make_run("drafter", counts={"committed_tokens": 8}, sentences=sentences).figures()
+    counts = {"committed_tokens": 8, "drafted_tokens": 9, "steps": 8}
+    alone = make_run("drafter", counts=counts, sentences=sentences).figures()
     assert alone["tokens_per_second"] == 8
     assert not {"acceptance_length", "verified_discard_rate"} & alone.keys()
+    del counts["drafted_tokens"]
+    greedy = make_run("AR", counts=counts).figures()
+    assert greedy["acceptance_length"] == 1
+    assert not {"acceptance_rate", "discard_rate"} & greedy.keys()
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -89,6 +94,21 @@ def test_lines_unlike_those_of_AR() -> None:  # noqa: N802
     ]
     found = rows(table(experiment, runs, "AR", ""))
     assert [row["unlike AR"] for row in found] == ["", "", "1", "0"]
+
+
+def test_lines_are_compared_with_those_of_the_same_limits() -> None:
+    """Whatever drafts."""
+    outputs = {"AR@max_len_b=3": "x", "AR": "x y", "constant@drafts=copy": "x y"}
+    experiment = make_experiment(*outputs)
+    runs = [make_run(name, outputs=[text] * 2) for name, text in outputs.items()]
+    runs[-1] = make_run(
+        "constant@drafts=copy",
+        engine=f"{runs[0].engine}, writer drafts",
+        precision=f"{runs[0].precision}, int8 drafts",
+        outputs=["x y"] * 2,
+    )
+    found = rows(table(experiment, runs, "AR", ""))
+    assert [row["unlike AR"] for row in found] == ["", "", "0"]
 
 
 def test_texts_and_batches_have_tables_of_their_own() -> None:
@@ -149,6 +169,14 @@ def test_bars_are_ratios_to_the_baseline(matplotlib: ModuleType) -> None:
     assert "times as fast as tree" in axes.get_xlabel()
 
 
+def test_a_system_whose_speed_is_not_known_has_no_bar(matplotlib: ModuleType) -> None:
+    """Drawn output is compared by the token, which CTranslate2 does not tell."""
+    names = ["AR@sampling=true", "ctranslate2"]
+    groups = results(make_experiment(*names), list(map(make_run, names)))
+    (axes,) = dict(draw(groups, "ctranslate2"))["speed"].axes
+    assert len(axes.patches) == 1
+
+
 def test_parts_of_a_sentences_time_are_stacked(matplotlib: ModuleType) -> None:
     """Each system's lie end to end; all of one that tells none is one bar."""
     spent = {"encode": 0.25, "draft": 0.5, "control": 0.0, "verify": 0.125, "other": 0.125}
@@ -168,8 +196,6 @@ def test_plots(tmp_path: Path, matplotlib: ModuleType) -> None:
     experiment = make_experiment("AR", "tree", "constant")
     runs = [make_run("AR", counts={"committed_tokens": 8, "verified_tokens": 0})]
     assert not list(draw(results(experiment, runs), "AR"))  # of one point
-    runs += [make_run("tree")]
-    assert [name for name, _ in draw(results(experiment, runs), "AR")] == ["speed", "parts"]
     runs += [make_run("constant")]
     figures = dict(draw(results(experiment, runs), "AR"))
     assert list(figures) == ["speed", "parts", "pareto", "lengths"]

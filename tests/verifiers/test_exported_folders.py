@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,10 @@ from helpers.runs.scripts_here import run
 import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli.export_checkpoint import main
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.pair_folder import verifier_settings
+from specdec_plugins.inference.pair_folder import copy_segmentation, verifier_settings
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.verifiers.families import family_of
@@ -180,6 +182,33 @@ def test_a_checkpoint_comes_back_from_a_folder(segmented: bool, tmp_path: Path) 
     stages.check(job, {})
     files = {path.name for path in (tmp_path / "out" / "pair").iterdir()}
     assert ("codes" in files) == segmented
+
+
+def test_a_checkpoint_leaves_another_models_files_alone(tmp_path: Path) -> None:
+    """Its dictionaries would fit the other model no longer."""
+    make_marian(tmp_path / "hf")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "dict.en.txt").write_text("a 1\n")
+    argv = [tmp_path / "hf", other / "verifier.pt", "-s", "en", "-t", "de"]
+    with pytest.raises(InferenceError, match=r"dict\.en\.txt beside it is another model's"):
+        export(*argv)
+    assert (other / "dict.en.txt").read_text() == "a 1\n"
+    (other / "dict.en.txt").unlink()
+    export(*argv)
+    export(*argv, "--half")  # itself
+
+
+def test_files_of_other_names_are_copied(tmp_path: Path) -> None:
+    folder, target = tmp_path / "from", tmp_path / "to"
+    folder.mkdir()
+    target.mkdir()
+    options = {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": "my.codes"}
+    (folder / "segmentation.json").write_text(json.dumps(options))
+    (folder / "my.codes").write_text("#version: 0.2\n")
+    names = sorted(path.name for path in copy_segmentation(folder, target))
+    assert names == ["my.codes", "segmentation.json"]
+    assert (target / "my.codes").read_text() == "#version: 0.2\n"
 
 
 def test_a_folder_of_transformers_has_no_drafter(tmp_path: Path) -> None:

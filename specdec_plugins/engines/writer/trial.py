@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ def runs_here() -> bool:
     passed = cache_folder() / f"writer-{digest[:16]}"
     if not COMPILES:
         return False
-    if passed.exists():
+    if os.path.exists(passed):  # which no error ends, in a folder that may not be read
         return True
     logger.info("the writer is compiled for this processor, once; this takes some 15 s")
     trial = subprocess.run(python_program(PROGRAM), capture_output=True, text=True, check=False)

@@ -25,8 +25,6 @@ from specdec_plugins.models.layers import DecoderLayerRunner, Projection, positi
 CLIPS = (1.0, 0.9, 0.8, 0.7, 0.6)
 #: Rows that are rounded at once.
 CHUNK = 1024
-#: The positions of a table, at most.
-POSITIONS = 4096
 
 
 def obstacle(decoder: Any) -> str | None:
@@ -80,7 +78,8 @@ def model_of(
     for token, penalty in penalties.items():
         token_biases[token] -= penalty
     channels = int(first.embed_dim)
-    table = position_table(decoder.embed_positions, POSITIONS, decoder.padding_idx)
+    longest = int(decoder.max_positions())
+    table = position_table(decoder.embed_positions, longest, decoder.padding_idx)
     if table is None:
         table = torch.empty(0, channels)
     flat = np.concatenate([in_order(weight.numpy()).ravel() for weight in weights])

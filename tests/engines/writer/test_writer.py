@@ -94,6 +94,22 @@ def test_sharp_attention_is_no_obstacle() -> None:
     assert build_writer(decoder, PAD, EOS, {}) is not None
 
 
+def test_positions_are_as_many_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else longer outputs would have the last one over and over."""
+    seen: list[int] = []
+
+    def note(*arguments: Any) -> kernel.Model:
+        model = weights.model_of(*arguments)
+        seen.append(len(model.positions))
+        return model
+
+    monkeypatch.setattr(writer, "model_of", note)
+    options = {**KINDS["pre-norm"], "max_target_positions": 6000}
+    decoder = make_verifier(seed=3, **options).float().eval().decoder
+    assert build_writer(decoder, PAD, EOS, {}) is not None
+    assert seen == [6000]
+
+
 @pytest.mark.parametrize("part", ["weights", "screen", "embeddings"])
 def test_a_wrong_kernel_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And ONNX Runtime writes in its place."""
@@ -140,6 +156,7 @@ def test_each_token_is_the_best_that_may_be_written(biased: bool) -> None:
     """By the states and the float32 output projection: its bias, bans and penalties included. Here
     PAD, a penalised token, and EOS before the minimum length would be the best."""
     penalised, min_len = 7, 6
+    torch.manual_seed(0)
     decoder = make_verifier(seed=3, **KINDS["pre-norm"]).float().eval().decoder
     projection = decoder.output_projection
     with torch.no_grad():

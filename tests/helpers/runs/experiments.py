@@ -20,7 +20,7 @@ def make_text(name: str = "in.en", references: Sequence[str] | None = None) -> S
     """Two sentences."""
     wanted = None if references is None else References(references, "de")
     sentences = [Sentence(Line(1, "a b"), ["a", "b"], 9), Sentence(Line(3, "c"), ["c"], 9)]
-    return Sentences(name, sentences, wanted, codec=None)  # type: ignore[arg-type]
+    return Sentences(name, sentences, wanted, codec=None, positions=99)  # type: ignore[arg-type]
 
 
 def make_experiment(*names: str, **changes: Any) -> Experiment:

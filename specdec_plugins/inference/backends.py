@@ -238,21 +238,15 @@ class CTranslate2Generator(BatchGenerator):
             max_input_length=0,
             suppress_sequences=[[self._codec.target[self._codec.target.pad()]]],
         )
-        hypotheses: list[list[Hypothesis]] = []
-        for result, limit in zip(results, longest, strict=True):
-            several: list[Hypothesis] = []
-            for symbols_ in result.hypotheses:
-                ids = [self._codec.target.index(symbol) for symbol in symbols_[:limit]]
-                ids.append(self._codec.target.eos())
-                several.append(
-                    {
-                        "tokens": torch.tensor(ids),
-                        "steps": len(ids),
-                        "accepted": [0] * len(ids),
-                    }
-                )
-            hypotheses.append(several)
-        return hypotheses
+        return [
+            [self._hypothesis(output[:limit]) for output in result.hypotheses]
+            for result, limit in zip(results, longest, strict=True)
+        ]
+
+    def _hypothesis(self, words: list[str]) -> Hypothesis:
+        target = self._codec.target
+        ids = [*map(target.index, words), target.eos()]
+        return {"tokens": torch.tensor(ids), "steps": len(ids), "accepted": [0] * len(ids)}
 
 
 def _open(path: Path, precision: str, device: str) -> Translator:

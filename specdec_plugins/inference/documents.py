@@ -320,11 +320,7 @@ class _Splitter(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self._begin(False)
 
+    unknown_decl = handle_pi = handle_comment
+
     def handle_decl(self, decl: str) -> None:
-        self._begin(False)
-
-    def unknown_decl(self, data: str) -> None:
-        self._begin(False)
-
-    def handle_pi(self, data: str) -> None:
         self._begin(False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from fairseq.data import Dictionary
@@ -62,9 +62,6 @@ class BatchGenerator:
     its batch.
     """
 
-    #: True if all sentences of a batch have the length limit of the longest one.
-    has_one_limit: ClassVar[bool] = False
-
     def __init__(self, positions: int, engines: Backend | Engines) -> None:
         self.positions = positions
         self.engines = engines
@@ -95,9 +92,10 @@ class BatchGenerator:
 
 
 class BeamSearchGenerator(BatchGenerator):
-    """A stock ``SequenceGenerator``, whose output is left alone."""
+    """A stock ``SequenceGenerator``, whose output is left alone.
 
-    has_one_limit = True
+    All sentences of a batch have the length limit of the longest one.
+    """
 
     def __init__(self, generator: SequenceGenerator, engines: Backend | Engines) -> None:
         super().__init__(int(generator.model.max_decoder_positions()), engines)

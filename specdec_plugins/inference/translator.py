@@ -29,7 +29,7 @@ from specdec_plugins.decoding.text_drafting import DRAFTS
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line, without_surrogates
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference.backends import BatchGenerator
+from specdec_plugins.inference.backends import BatchGenerator, BeamSearchGenerator
 from specdec_plugins.inference.documents import Document, plain_document
 from specdec_plugins.inference.growth import GrowingText, Piece
 from specdec_plugins.inference.hypothesis import Hypothesis
@@ -376,7 +376,7 @@ class Translator:
         if any(math.isnan(row[0].get("score", 0)) for row in rows):
             raise InferenceError(fault)
         limit = 0
-        if isinstance(self.generator, BatchGenerator) and self.generator.has_one_limit:
+        if isinstance(self.generator, BeamSearchGenerator):  # it has one limit for a batch
             limit = max(item.longest for item in items)
         for item, hypotheses in zip(items, rows, strict=True):
             item.translation = self._translation(item, hypotheses, max(limit, item.longest))

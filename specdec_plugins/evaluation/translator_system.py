@@ -11,7 +11,7 @@ from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
 from specdec_plugins.evaluation.worker import Decoded, Sentence, SentenceFigures
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.systems import DRAFTER, FAIRSEQ
+from specdec_plugins.inference.systems import DRAFTER
 from specdec_plugins.inference.translator import Translation
 
 
@@ -44,7 +44,7 @@ class TranslatorJob:
             figures["parts"] = log.parts()
         if torch.device(self.settings.device).type == "cuda":
             figures["memory"] = torch.cuda.max_memory_allocated()
-        if self.settings.strategy != FAIRSEQ and not self.settings.searched:
+        if not self.settings.by_fairseq:
             counts = {name: getattr(log, name) for name in COUNTS}
             if self.settings.strategy == DRAFTER:  # which accepts without verifying
                 del counts["verified_tokens"], counts["accepted_tokens"]

@@ -237,7 +237,7 @@ def _build_generator(
         return CTranslate2Generator(
             verifier, codec, settings.limits, settings.precision, beams=settings.beams
         )
-    if settings.strategy == "fairseq" or settings.searched:
+    if settings.by_fairseq:
         verifiers = [verifier, *models.others]
         return build_beam_search(settings, task, verifiers, engines.verifier)
     if writes(settings, verifier):

@@ -79,7 +79,7 @@ def _settings(settings: Settings) -> JsonObject:
         "beam": settings.beams,
         "output_depends_on_batch": None,
     }
-    if settings.strategy == "specdec" and not settings.searched:
+    if settings.speculates:
         # Even in exact arithmetic a row's drafts may depend on other rows.
         depends = not settings.rule.lossless and settings.controller.depends_on_batch
         described["output_depends_on_batch"] = depends

@@ -134,7 +134,7 @@ class Settings(RunOptions):
                 f"--strategy {self.strategy}: lacks a checkpoint; give the verifier's by --AR-path "
                 "and the drafter's by --path, or a pair's folder or a verifier as PAIR"
             )
-        if self.ensemble and not (self.searched or self.strategy == "fairseq"):
+        if self.ensemble and not self.by_fairseq:
             models = ":".join([str(self.ar_path), *self.ensemble])
             raise ValueError(f"--path {models}: ensembles have beam search alone: --beam 2 or more")
         check_drafter(*self.engines)
@@ -142,9 +142,8 @@ class Settings(RunOptions):
     def _flags_in_vain(self) -> Iterator[str]:
         """Yield the flags that the strategy or beam search does not take."""
         controller = self.controller.name
-        speculates = self.strategy == "specdec" and not self.searched
         by_our_loop = self.strategy in TRACED and not self.searched
-        if controller not in ("auto", "constant") and not speculates:
+        if controller not in ("auto", "constant") and not self.speculates:
             yield f"--controller {controller}"
         if self.rule.draws and self.strategy not in TRACED:
             yield "--sampling"
@@ -180,7 +179,7 @@ class Settings(RunOptions):
         if self.print_alignment is None:
             return
         flag = f"--print-alignment {self.print_alignment}"
-        if not self.searched and self.strategy != "fairseq":
+        if not self.by_fairseq:
             raise ValueError(f"{flag}: is of beams; give --beam 2 or more")
         if self.searched and self.engine not in ("auto", "eager"):
             raise ValueError(f"{flag}: not by --engine {self.engine}; give --engine eager")
@@ -233,6 +232,16 @@ class Settings(RunOptions):
         return self.strategy in TRACED and (self.beams > 1 or any(self.search_options.values()))
 
     @property
+    def by_fairseq(self) -> bool:
+        """True if fairseq's search decodes, over our engine or its own model."""
+        return self.searched or self.strategy == "fairseq"
+
+    @property
+    def speculates(self) -> bool:
+        """True if our own loop is to draft and verify, if the controller drafts."""
+        return self.strategy == "specdec" and not self.searched
+
+    @property
     def search_flag(self) -> str:
         """The flag that asks for fairseq's search."""
         options = (name for name, value in self.search_options.items() if value)
@@ -248,7 +257,7 @@ class Settings(RunOptions):
         """The kind of drafts; None if nothing is drafted."""
         if self.strategy == "drafter":
             return DRAFTS["drafter"]
-        if self.strategy != "specdec" or self.searched or not self.controller.drafts:
+        if not (self.speculates and self.controller.drafts):
             return None
         name = self.drafts or ("drafter" if self.path and not self.copy_outruns_drafter else "copy")
         return DRAFTS.get(name, DRAFTS["texts"])
@@ -258,7 +267,7 @@ class Settings(RunOptions):
         """True if ``auto`` may take any drafts: on a CPU, with an output that does not depend on
         them."""
         return (
-            self.strategy == "specdec"
+            self.speculates
             and self.controller == Auto()
             and self.drafts is None
             and self.strict_on_cpu

@@ -278,8 +278,7 @@ class Translator:
             return _Item(line, Translation("", trace=trace))
         text = self.settings.target_prefix if line.target_prefix is None else line.target_prefix
         limits = self.settings.limits
-        by_search = self.settings.searched or self.settings.strategy == "fairseq"
-        if line.max_length is not None and by_search:
+        if line.max_length is not None and self.settings.by_fairseq:
             raise ValueError("max_lengths: beam search and strategy fairseq have one for all lines")
         try:
             if line.max_length is not None:

@@ -251,14 +251,12 @@ def _models_and_text(args: Namespace) -> JsonObject:
     """Return checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     chosen = {name: getattr(args, name) for name in ENCODERS if getattr(args, name) is not None}
     data = Path(args.data)
-    named = args.path or args.AR_path
+    named = {name: path for name, path in (("path", args.path), ("ar_path", args.AR_path)) if path}
     if not named and not data.exists():
         raise InferenceError(f"{data}: no such file or folder")
-    if data.is_file():
-        settings = verifier_settings(data, args.dictionaries)
-        settings |= {"path": args.path, "ar_path": args.AR_path or settings["ar_path"]}
-    elif not named and (is_folder(data) or (folder_of_pair(data) / VERIFIER).is_file()):
-        settings = pair_settings(data, args.dictionaries)
+    has_models = is_folder(data) or (folder_of_pair(data) / VERIFIER).is_file()
+    if data.is_file() or (has_models and not named):
+        settings = pair_settings(data, args.dictionaries) | named
     else:
         settings = {"data": args.data, "path": args.path, "ar_path": args.AR_path}
         if args.path and not args.AR_path:

@@ -16,10 +16,10 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import SIDES, State, load_dictionary, load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import build_generator, recommended, warm_up
+from specdec_plugins.decoding.build import build_generator, warm_up
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
-from specdec_plugins.decoding.drafting import LONGEST, MakeSource
+from specdec_plugins.decoding.drafting import MakeSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.steps.verifier import check_supported
@@ -103,18 +103,9 @@ def _load(settings: Settings) -> Translator:
     settings = replace(settings, source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
     engines = choose_engines(*settings.engines)
     models = _load_models(settings, task, engines.verifier, states)
-    drafter = models.drafter
-    block_size = None
-    if settings.kind is not None:
-        block_size = settings.block_size or LONGEST
-    if drafter is not None:
-        block_size = drafter.slots(settings.block_size)
-        if settings.strategy == "specdec":
-            controller = recommended(settings.controller, drafter, settings.rule, engines.verifier)
-            settings = replace(settings, controller=controller)
     positions = [
         int(model.encoder.max_positions())
-        for model in (models.verifier, drafter, *models.others)
+        for model in (models.verifier, models.drafter, *models.others)
         if model is not None and model.encoder is not None
     ]
     longest = min(positions, default=1)
@@ -126,7 +117,7 @@ def _load(settings: Settings) -> Translator:
         task.language_tokens,
     )
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
-    generator = _build_generator(settings, task, codec, engines, models, block_size)
+    generator = _build_generator(settings, task, codec, engines, models)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
     if settings.searched and not settings.by_ctranslate2:
@@ -134,10 +125,16 @@ def _load(settings: Settings) -> Translator:
         if settings.path and settings.strategy == "specdec":
             fault = "%s: fairseq's search takes no drafts; --beam 1 without its options does"
             logger.warning(fault, settings.search_flag)
+    block_size = None
+    if isinstance(generator, DrafterAlone):
+        block_size = generator.block_size
     if isinstance(generator, SpeculativeGenerator):
         _release(generator.engines)
         with suppress(IndexError):  # of NaN: the first line says so
             warm_up(generator, task.source_dictionary, settings.batch, longest)
+        if settings.kind is not None:
+            block_size = generator.controller.block_size
+            settings = replace(settings, controller=replace(generator.controller))
     give_back()
     return Translator(replace(settings, block_size=block_size), generator, codec)
 
@@ -225,13 +222,14 @@ def _build_generator(
     codec: TextCodec,
     engines: Engines,
     models: Models,
-    block_size: int | None,
 ) -> Generator:
     verifier = models.verifier
     drafter = models.drafter
     target = codec.target
     if settings.strategy == "drafter" and drafter is not None:
-        return DrafterAlone(drafter, verifier, target, block_size, settings.limits, engines)
+        return DrafterAlone(
+            drafter, verifier, target, settings.block_size, settings.limits, engines
+        )
     assert verifier is not None
     if settings.by_ctranslate2:
         return CTranslate2Generator(
@@ -254,7 +252,7 @@ def _build_generator(
         verifier,
         drafts,
         target,
-        block_size=block_size,
+        block_size=settings.block_size,
         rule=settings.rule,
         limits=settings.limits,
         controller=settings.controller,

@@ -185,7 +185,7 @@ class Translator:
         windows = iter(lambda: list(islice(source, size)), [])
         if self.settings.split_sentences:
             return self._translate_sentences(windows, seed)
-        return self._translate_lines(windows, seed)
+        return (line for results in self._translate(windows, seed) for line in results)
 
     def translate_batch(
         self,
@@ -242,12 +242,6 @@ class Translator:
                     warned = True
                     logger.warning("%s", self.codec.unknown_word(line))
             yield _good(self._translate_window(items, seed))
-
-    def _translate_lines(
-        self, windows: Iterable[list[Line]], seed: int | None
-    ) -> Iterator[Translation]:
-        for results in self._translate(windows, seed):
-            yield from results
 
     def _translate_sentences(
         self, windows: Iterable[list[Line]], seed: int | None

@@ -41,19 +41,22 @@ class DraftKind:
     of_lines: ClassVar[bool] = False
 
     def takes(self, controller: Controller) -> bool:
-        """Return whether a controller can control these drafts: chains for which no acceptance head
-        is trained."""
-        if isinstance(controller, Auto):
+        """Return whether a controller can control these drafts: without a trained drafter chains
+        for which no acceptance head is trained."""
+        if self.trained or isinstance(controller, Auto):
             return True
         needs_drafter = controller.trees or controller.asks_head
         return controller.drafts and controller.real and not needs_drafter
 
     def controller(self, options: RunOptions) -> Controller:
-        """Return the controller of a run; in place of ``auto`` the one for these drafts.
+        """Return the controller of a run; in place of ``auto`` the one for these drafts, unless it
+        depends on a drafter, which is not loaded yet.
 
         Where they do not pay it is :class:`NoDrafts`, after which nothing of them is loaded.
         """
-        return Constant() if isinstance(options.controller, Auto) else options.controller
+        if isinstance(options.controller, Auto) and not self.trained:
+            return Constant()
+        return options.controller
 
     def source(
         self,

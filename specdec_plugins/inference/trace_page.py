@@ -97,11 +97,10 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
 
 def _is_sound(step: StepTrace) -> bool:
     size = len(step.drafted)
-    parents = enumerate(step.parents or ())
     figures = (step.parents, step.p, step.q, step.p_acc)
     whole = all(values is None or len(values) == size for values in figures)
     whole &= 0 <= step.accepted <= step.verify_length <= size and step.committed > 0
-    return whole and all(-1 <= parent < index for index, parent in parents)
+    return whole and all(-1 <= parent < index for index, parent in enumerate(_parents(step)))
 
 
 @dataclass

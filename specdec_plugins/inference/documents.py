@@ -263,9 +263,8 @@ class _TextFinder(HTMLParser):
         if tag in VOID:
             return
         if self._outside is None:
-            translate = dict(attrs).get("translate")
-            kept = translate is not None and translate.lower() == "no"
-            if kept or tag in VERBATIM:
+            translate = dict(attrs).get("translate") or "yes"
+            if translate.lower() == "no" or tag in VERBATIM:
                 self._outside = len(self._open)
         self._open.append(tag)
 

@@ -32,7 +32,7 @@ from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator
 from specdec_plugins.inference.flags import add_verifier_flags, settings_of_verifier
-from specdec_plugins.inference.pair_folder import DRAFTER
+from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.systems import DRAFTER as UNVERIFIED
 from specdec_plugins.inference.systems import parse_system
@@ -64,10 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
-    base = settings_of_verifier(args, limits=LIMITS, beam=1, keep_bpe=True)
-    drafter = Path(base.data) / DRAFTER
-    if args.verifier.is_dir() and drafter.is_file():
-        base = replace(base, path=str(drafter))
+    drafter = pair_settings(args.verifier).get("path")
+    base = settings_of_verifier(args, limits=LIMITS, beam=1, keep_bpe=True, path=drafter)
     lines: list[Line] = []
     if args.input_path:
         lines = read_text(args.input_path, args.lines)

@@ -55,6 +55,20 @@ def test_a_multilingual_verifier_whose_dictionaries_are_elsewhere(
     assert next_ in capfd.readouterr().out
 
 
+def test_a_pairs_drafter_is_found_though_its_dictionaries_are_elsewhere(
+    pair: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for folder, files in (("models", "*.pt"), ("dictionaries", "dict.*")):
+        (tmp_path / folder).mkdir()
+        for path in pair.glob(files):
+            (tmp_path / folder / path.name).symlink_to(path)
+    flags = f"{tmp_path}/models --dictionaries {tmp_path}/dictionaries --lines 1"
+    assert check.main(flags.split()) == 0
+    output = capfd.readouterr().out
+    assert [name.split("@")[0] for name in compared(output)][2:] == ["constant", "tree"]
+    assert "specdec-tune" in output
+
+
 @pytest.mark.parametrize(
     ("system", "precision", "status"),
     [

@@ -68,8 +68,9 @@ def main(argv: Sequence[str]) -> None:
         "--trace": args.trace,
         "--stats-json": args.stats_json,
     }
-    if args.stats_json == STANDARD:
-        raise InferenceError("--stats-json -: cannot go to standard output; name a file")
+    for flag in ("--trace", "--stats-json"):
+        if outputs[flag] == STANDARD:
+            raise InferenceError(f"{flag} -: cannot go to standard output; name a file")
     check_run(
         settings,
         [*outputs.items(), ("the file for --resume,", resume_path(args.output_path))],

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.files.errors import InferenceError, counted
-from specdec_plugins.files.lines import STANDARD, OutputLines
+from specdec_plugins.files.lines import OutputLines
 
 #: Every line of a trace begins so.
 BEGINNING = b'{"source": '
@@ -50,8 +50,6 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     Write a sentence's trace before its output, so that a run that is stopped never leaves an output
     without its trace.
     """
-    if path == STANDARD:
-        raise InferenceError("--trace -: cannot go to standard output; name a file")
     trace = OutputLines(path, resume)
     if resume and os.path.exists(path):
         _check_trace(path, trace.done, output)

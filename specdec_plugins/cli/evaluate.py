@@ -80,11 +80,7 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     if not args.no_plots:
         check_installed("give --no-plots")
-    base = make_settings(
-        argparse.Namespace(
-            **{**vars(args), "batch": 1, "controller": "auto", "strategy": "specdec"}
-        )
-    )
+    base = make_settings(argparse.Namespace(**{**vars(args), "batch": 1}))
     names = args.systems or [*bases(base), "tree" if base.path else "constant"]
     systems = {name: parse_system(name, base, vars(args)) for name in names}
     baseline = args.baseline or next(n for n in (STOCK, AR, *systems) if n in systems)

@@ -17,7 +17,7 @@ from specdec_plugins.engines.int8_products import weight_bits
 from specdec_plugins.engines.writer.writer import Sentence, Writer
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.backends import Backend, BatchGenerator
-from specdec_plugins.inference.settings import TRACED, Settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import processor_name
 
 if TYPE_CHECKING:
@@ -29,13 +29,14 @@ MAX_ROWS = 3
 
 
 def writes(settings: Settings, verifier: TransformerModelBase) -> bool:
-    """Return whether the writer is to decode, if it can run the verifier's decoder."""
-    greedy = settings.strategy in TRACED and settings.kind is None
+    """Return whether the writer is to decode in place of our loop, if it can run the verifier's
+    decoder."""
     int8 = settings.precision == "int8" and settings.engine == "auto"
     each_token = settings.rule.draws or settings.trace or settings.limits.repetition_penalty != 1
     encoder = verifier.encoder
     stock = is_stock(encoder) and embeds_as_stock(encoder)
-    return greedy and int8 and stock and settings.batch <= MAX_ROWS and not each_token
+    small = settings.batch <= MAX_ROWS
+    return settings.kind is None and int8 and stock and small and not each_token
 
 
 def encoder_precision() -> str:

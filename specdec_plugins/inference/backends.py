@@ -198,13 +198,12 @@ class CTranslate2Generator(BatchGenerator):
         codec: TextCodec,
         limits: GenerationLimits,
         precision: str,
-        device: str = "cpu",
         beams: int = 1,
     ) -> None:
-        """Convert the model, check it, and open it in a precision on a device.
+        """Convert the model, check it, and open it in a precision on the CPU.
 
         Args:
-            verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
+            verifier: on the CPU, in float32.
             codec: with the verifier's dictionaries.
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
@@ -214,7 +213,7 @@ class CTranslate2Generator(BatchGenerator):
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
             convert_verifier(verifier, codec, path)
-            self._model = _open(path, precision, device)
+            self._model = _open(path, precision)
 
     def decode(
         self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
@@ -247,12 +246,12 @@ class CTranslate2Generator(BatchGenerator):
         return {"tokens": torch.tensor(ids), "steps": len(ids), "accepted": [0] * len(ids)}
 
 
-def _open(path: Path, precision: str, device: str) -> Translator:
+def _open(path: Path, precision: str) -> Translator:
     import ctranslate2
 
     return ctranslate2.Translator(
         str(path),
-        device=device,
+        device="cpu",
         compute_type=precision,
         inter_threads=1,
         intra_threads=torch.get_num_threads(),
@@ -321,4 +320,4 @@ def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: P
         spec.save(str(folder))
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # unknown activation, …
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error
-    _check(_open(folder, "float32", "cpu"), verifier, codec)
+    _check(_open(folder, "float32"), verifier, codec)

@@ -341,7 +341,7 @@ class Translator:
             "id": torch.arange(len(items), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
-        if any(item.line.max_length is not None for item in items):
+        if not self.settings.by_fairseq:  # whose search has one limit for a batch
             longest = torch.tensor([item.longest for item in items])
             sample["net_input"][MAX_LENGTHS] = longest.to(device)
         if self.settings.drafts_path is not None:

@@ -132,8 +132,7 @@ def build_beam_search(
     )
     # Our own task would let our engine answer in any case.
     build = partial(FairseqTask.build_generator, task)
-    if settings.searched:
-        check_stock_search(vars(options))
+    check_stock_search(vars(options))
     if not settings.stock_model:
         model = EngineModel(verifiers, task.target_dictionary.pad(), engine)
         return BeamSearchGenerator(build(model, options), Engines.both(engine))

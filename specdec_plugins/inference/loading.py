@@ -28,6 +28,7 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.writer.writer import build_writer
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.backends import (
+    BeamSearchGenerator,
     CTranslate2Generator,
     build_beam_search,
     obstacle,
@@ -120,7 +121,7 @@ def _load(settings: Settings) -> Translator:
     generator = _build_generator(settings, task, codec, engines, models)
     if fault := settings.limits.fault(longest, generator.positions):
         raise ValueError(fault)
-    if settings.searched and not settings.by_ctranslate2:
+    if isinstance(generator, BeamSearchGenerator):
         _release(engines)
         if settings.path and settings.strategy == "specdec":
             fault = "%s: fairseq's search takes no drafts; --beam 1 without its options does"

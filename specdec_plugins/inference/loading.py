@@ -48,11 +48,10 @@ logger = logging.getLogger(__name__)
 class Models(NamedTuple):
     """The loaded models."""
 
-    verifier: TransformerModelBase | None
+    #: Several are an ensemble; none where a drafter works alone.
+    verifiers: list[TransformerModelBase]
     drafter: Drafter | None
     head: Head | None
-    #: The other verifiers of an ensemble.
-    others: list[TransformerModelBase]
 
 
 def load_translator(settings: Settings | str | Path, **options: Any) -> Translator:
@@ -106,7 +105,7 @@ def _load(settings: Settings) -> Translator:
     models = _load_models(settings, task, engines.verifier, states)
     positions = [
         int(model.encoder.max_positions())
-        for model in (models.verifier, models.drafter, *models.others)
+        for model in (*models.verifiers, models.drafter)
         if model is not None and model.encoder is not None
     ]
     longest = min(positions, default=1)
@@ -192,16 +191,15 @@ def _load_models(
     states: dict[str, State],
 ) -> Models:
     """``states``: checkpoints that are read already; each is left to its model alone, and freed."""
-    verifier = None
+    paths = filter(None, [settings.ar_path, *settings.ensemble])
+    verifiers = [load_verifier(path, task, states.pop(path, None)) for path in paths]
     drafter = None
     head = None
-    if settings.ar_path:
-        verifier = load_verifier(settings.ar_path, task, states.pop(settings.ar_path, None))
     if settings.has_drafter:
         file = str(settings.path)
         drafter = load_drafter(file, task, states.pop(file, None))
-        if verifier is not None:
-            check_pair(drafter, verifier)
+        if verifiers:
+            check_pair(drafter, verifiers[0])
         # Before it is converted: a head knows its drafter by the weights.
         if path := settings.head_path:
             head = load_head(
@@ -210,11 +208,10 @@ def _load_models(
                 Scoring.of(settings.rule, settings.limits).values,
                 settings.block_size,
             ).to(settings.device)
-    others = [load_verifier(path, task) for path in settings.ensemble]
-    for model in (verifier, drafter, *others):
+    for model in (*verifiers, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)
-    return Models(verifier, drafter, head, others)
+    return Models(verifiers, drafter, head)
 
 
 def _build_generator(
@@ -224,7 +221,7 @@ def _build_generator(
     engines: Engines,
     models: Models,
 ) -> Generator:
-    verifier = models.verifier
+    verifier = next(iter(models.verifiers), None)
     drafter = models.drafter
     target = codec.target
     if settings.strategy == "drafter" and drafter is not None:
@@ -237,8 +234,7 @@ def _build_generator(
             verifier, codec, settings.limits, settings.precision, beams=settings.beams
         )
     if settings.by_fairseq:
-        verifiers = [verifier, *models.others]
-        return build_beam_search(settings, task, verifiers, engines.verifier)
+        return build_beam_search(settings, task, models.verifiers, engines.verifier)
     if writes(settings, verifier):
         check_supported(verifier)
         penalties = {target.unk(): settings.limits.unkpen}

@@ -277,7 +277,8 @@ def _models_and_text(args: Namespace) -> JsonObject:
 def make_settings(args: Namespace) -> Settings:
     """Return the settings of a parsed command line."""
     for name, spelled, nothing in (*REFUSED, *NOT_OF_TEXT):
-        if (value := getattr(args, name)) is not None and value != nothing:
+        value = getattr(args, name)
+        if value not in (None, nothing):
             raise ValueError(
                 f"{spelled} {value}: is not supported here; fairseq's own commands have it"
             )

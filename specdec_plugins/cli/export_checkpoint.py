@@ -44,11 +44,13 @@ def main(argv: Sequence[str]) -> None:
     add("-s", "--source-lang", metavar="LANG", help="language to record")
     add("-t", "--target-lang", metavar="LANG", help="language to record")
     add("--dictionaries", metavar="DIR", type=Path, help="dictionaries of its training")
-    count = (
-        "draft only the N most frequent tokens of --draft-text, which is faster, and leave rare "
-        "tokens to the verifier (needs --dictionaries; train heads for the new file)"
+    add(
+        "--draft-vocabulary",
+        metavar="N",
+        type=int,
+        help="draft only the N most frequent tokens of --draft-text, which is faster, and leave "
+        "rare tokens to the verifier (needs --dictionaries; train heads for the new file)",
     )
-    add("--draft-vocabulary", metavar="N", type=int, help=count)
     add("--draft-text", metavar="FILE", help="segmented target text, ideally the verifier's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="write float16 weights, which may change some outputs")

@@ -82,8 +82,11 @@ def load_translator(settings: Settings | str | Path, **options: Any) -> Translat
     if settings.kind is not None:
         settings = replace(settings, controller=settings.kind.controller(settings))
         if asked and not settings.controller.drafts:
-            why = "auto drafts nothing, which is faster in int8 and in large batches"
-            logger.warning("--drafts %s: --controller %s; constant drafts", asked, why)
+            logger.warning(
+                "--drafts %s: --controller auto drafts nothing, which is faster in int8 and in "
+                "large batches; constant drafts",
+                asked,
+            )
     if not settings.by_ctranslate2:
         return _load(settings)
     try:
@@ -123,8 +126,10 @@ def _load(settings: Settings) -> Translator:
     if isinstance(generator, BeamSearchGenerator):
         _release(engines)
         if settings.path and settings.strategy == "specdec":
-            fault = "%s: fairseq's search takes no drafts; --beam 1 without its options does"
-            logger.warning(fault, settings.search_flag)
+            logger.warning(
+                "%s: fairseq's search takes no drafts; --beam 1 without its options does",
+                settings.search_flag,
+            )
     block_size = None
     if isinstance(generator, DrafterAlone):
         block_size = generator.block_size
@@ -243,8 +248,9 @@ def _build_generator(
             return WriterGenerator(writer, settings, verifier, target)
     drafts: Drafter | MakeSource | None = drafter
     if settings.kind is not None and not settings.kind.trained:
-        source = settings.kind.source
-        drafts = partial(source, settings, codec.source, target, verifier, engines.verifier)
+        drafts = partial(
+            settings.kind.source, settings, codec.source, target, verifier, engines.verifier
+        )
     generator = build_generator(
         verifier,
         drafts,

@@ -91,8 +91,12 @@ class TextCodec:
             return None, False
         cut = len(ids) > self.longest
         if cut:
-            fault = "line %d: %d tokens are more than the encoder has positions for; cut to %d"
-            logger.warning(fault, line.number, len(words), self.longest - 1)
+            logger.warning(
+                "line %d: %d tokens are more than the encoder has positions for; cut to %d",
+                line.number,
+                len(words),
+                self.longest - 1,
+            )
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
         return self.tokens.of_source(ids), cut
 

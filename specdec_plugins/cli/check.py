@@ -104,6 +104,8 @@ def main(argv: Sequence[str]) -> int:
     for flag, value in flags.items():
         if value:
             words += [flag, str(value)]
+    if args.as_transformer:
+        words.append("--as-transformer")
     model = shlex.join(words)
     put(f"Next:\n  specdec-translate {model}\n")
     if base.path:

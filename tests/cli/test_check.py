@@ -32,7 +32,7 @@ def compared(output: str) -> dict[str, str]:
 def test_a_pair_and_the_command_that_comes_next(
     pair: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert check.main([str(pair), "--lines", "2"]) == 0
+    assert check.main([str(pair), "--lines", "2", "--as-transformer"]) == 0
     output = capfd.readouterr().out
     systems = [re.split("[@, ]", name)[0] for name in compared(output)]
     assert systems == ["AR", "AR", "constant", "tree"]
@@ -40,6 +40,7 @@ def test_a_pair_and_the_command_that_comes_next(
     assert exact == ["0"] * 3
     (line,) = [line for line in output.splitlines() if line.startswith("  specdec-translate ")]
     words = shlex.split(line)[1:]
+    assert words[1:] == ["--as-transformer"]
     assert inference.main([*words, "--input-path", str(pair / "in.en"), "--quiet"]) == 0
 
 

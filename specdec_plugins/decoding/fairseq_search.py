@@ -42,6 +42,8 @@ class EngineModel(EnsembleModel):
             EngineError: a model that cannot be run exactly.
         """
         super().__init__(models)
+        #: fairseq then reorders encoder outputs alone, which it does by the same order.
+        self.has_incremental = False
         if engine.recorder is not None:
             engine.recorder.fall_back("beams change the rows of a batch at every step")
         self._engine = engine
@@ -50,31 +52,22 @@ class EngineModel(EnsembleModel):
         self.rows_run = 0
 
     def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
-        """Read a batch of sources."""
+        """Read a batch of sources; the verifiers keep what fairseq would hand on."""
         source = net_input["src_tokens"]
-        outs = []
         with self._engine.running():
             for verifier in self._verifiers:
                 out = verifier.encode(source, net_input["src_lengths"])
                 verifier.begin(out, int(self.max_decoder_positions()))
-                outs.append(out)
         #: The sentence of each of the verifiers' rows.
         self._sentences = list(range(len(source)))
-        #: The verifiers' row of each of fairseq's; -1: it is not run.
-        self._rows = self._sentences
         #: ``(rows, vocab)`` the last answer, in which fairseq writes what it bans.
         self._answer: Tensor | None = None
-        return outs
+        return []
 
     def reorder_encoder_out(self, encoder_outs: list[EncoderOut], new_order: Tensor) -> object:
-        """Note how often the search repeats each sentence; later, rows have their sources."""
-        if self._answer is None:
-            self._rows = new_order.tolist()
-        return encoder_outs
-
-    def reorder_incremental_state(self, incremental_states: object, new_order: Tensor) -> None:
-        """Note which row each of the next step continues."""
+        """Note which row each of the next step continues; before the first, which sentence."""
         self._order = new_order
+        return encoder_outs
 
     def forward_decoder(
         self,
@@ -87,21 +80,25 @@ class EngineModel(EnsembleModel):
         length)``, the first of which begins targets."""
         length = tokens.size(1) - 1
         last = tokens[:, -1]
-        if self._answer is not None:
+        if self._answer is None:
+            #: The verifiers' row of each of fairseq's; -1: it is not run.
+            self._rows: list[int] = self._order.tolist()
+        else:
             chosen = self._answer[self._order, last]
-            self._follow(chosen.ne(-math.inf), length)
+            self._follow(chosen.ne(-math.inf).tolist(), length)
         count = len(self._sentences)
-        asked = [0] * count
-        for row, token in zip(self._rows, last.tolist()):
-            if row >= 0:
-                asked[row] = token
+        token_of = dict(zip(self._rows, last.tolist()))
+        asked = [token_of[row] for row in range(count)]
         draft = ChainDraft.empty(count, tokens.device)
         self.rows_run += count
         rows = to_device(self._rows, tokens.device)
         with self._engine.running():
             answers = [
                 _probabilities(
-                    model, verifier.score(asked, draft, [length] * count), rows, temperature
+                    model,
+                    verifier.score(asked, draft, [length] * count),
+                    rows.clamp(min=0),
+                    temperature,
                 )
                 for model, verifier in zip(self.models, self._verifiers)
             ]
@@ -113,9 +110,9 @@ class EngineModel(EnsembleModel):
         self._answer = answer
         return answer, None
 
-    def _follow(self, alive: Tensor, length: int) -> None:
-        """Let the verifiers go on with the rows that fairseq has chosen and that are ``alive``."""
-        goes_on: list[bool] = alive.tolist()
+    def _follow(self, goes_on: list[bool], length: int) -> None:
+        """Let the verifiers go on with what fairseq has chosen: True for rows that can still win,
+        which have ``length`` tokens."""
         if not any(goes_on):
             goes_on[0] = True  # fairseq asks on, though nothing can win any more
         parents = [
@@ -124,15 +121,11 @@ class EngineModel(EnsembleModel):
         indices = list(range(len(parents)))
         if len(parents) == len(self._sentences):
             indices = rows_of_children(parents)
-        rows = [0] * len(parents)
-        for index, parent in zip(indices, parents):
-            rows[index] = parent
+        rows = [parent for _, parent in sorted(zip(indices, parents))]
         sentences = [self._sentences[row] for row in rows]
-        known = [*self._sentences, *[-1] * len(rows)]
-        sources = [
-            index if before == sentence else row
-            for index, (before, sentence, row) in enumerate(zip(known, sentences, rows))
-        ]
+        sources = rows
+        if sentences == self._sentences:
+            sources = list(range(len(rows)))  # Rows of a sentence have read the same.
         for verifier in self._verifiers:
             verifier.select(rows, length, sources)
         self._sentences = sentences
@@ -158,7 +151,6 @@ def _probabilities(
     """Return log-probabilities ``(n, vocab)`` of some ``rows`` ``(n,)`` of a verifier's results, as
     fairseq computes them, in float32."""
     logits, _, normalisers = results
-    rows = rows.clamp(min=0)
     scores = logits[:, -1].index_select(0, rows)
     if temperature == 1 and scores.dtype == torch.float32:
         return scores.sub_(normalisers.index_select(0, rows))

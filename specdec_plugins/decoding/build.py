@@ -15,7 +15,7 @@ from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
 from specdec_plugins.decoding.drafting import LONGEST, MakeSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import wait_for
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import MAX_LENGTHS, GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
@@ -114,11 +114,10 @@ def warm_up(generator: SpeculativeGenerator, source: Dictionary, rows: int, posi
     seeded = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=seeded):
         for count, length, limit in batches:
-            limit = max(min(limit, positions), generator.limits.min_len)
+            limit = max(min(limit, generator.positions - 1), generator.limits.min_len)
             batch = made_up(source, count, min(length, positions), device)
-            generator.limited_to(limit).decode(
-                batch, deepcopy(generator.controller), DecodingStatistics()
-            )
+            batch["net_input"][MAX_LENGTHS] = torch.full((count,), limit, device=device)
+            generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
     wait_for(device)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Scoring, StrictRule
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
@@ -25,7 +23,6 @@ from specdec_plugins.decoding.hypotheses import Hypotheses
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.loop import Loop
 from specdec_plugins.decoding.resident.loop import ResidentLoop
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.statistics import Clock, DecodingStatistics
 from specdec_plugins.decoding.step_result import Hypothesis, Observer
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -73,7 +70,8 @@ class SpeculativeGenerator:
         self.eos = tgt_dict.eos()
         #: Tokens that fairseq's commands do not print.
         self.symbols_to_strip_from_output = {self.eos}
-        self.search = Search(rule, limits)
+        self._scoring = Scoring.of(rule, limits)
+        self._bans = TokenBans(limits, self.pad, tgt_dict.unk(), self.eos)
         self.controller: Controller
         drafter, self.controller = drafts or (None, NoDrafts())
         if self.rule.draws and not self.controller.real:
@@ -103,32 +101,24 @@ class SpeculativeGenerator:
         if callable(drafter):
             self._source = drafter()
             self.engines = Engines(engine, self._source.engine or engine)
-        self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
-        self._loop = Loop(self._verifier, self.search, self._bans, reads_states)
+        self._loop = Loop(self._verifier, self._scoring, self._bans, reads_states)
         #: Sentences that are decoded at once, if the generator :attr:`refills`; None: all.
         self.rows: int | None = None
         self._resident: ResidentLoop | None = None
         if engine.recorder is not None and reads_sources:
             self._resident = ResidentLoop(
-                self._verifier, self._drafter, self.search.scoring, self._bans, engine.recorder
+                self._verifier, self._drafter, self._scoring, self._bans, engine.recorder
             )
 
     @property
     def rule(self) -> AcceptanceRule:
         """The acceptance rule that it was built with."""
-        return self.search.rule
+        return self._scoring.rule
 
     @property
     def limits(self) -> GenerationLimits:
         """The limits that it was built with; others need another generator."""
-        return self.search.limits
-
-    def limited_to(self, length: int) -> SpeculativeGenerator:
-        """Return a copy whose outputs have at most ``length`` tokens before EOS."""
-        limited = copy(self)
-        limits = replace(self.limits, max_len_a=0.0, max_len_b=length)
-        limited.search = replace(self.search, limits=limits)
-        return limited
+        return self._bans.limits
 
     def generate(
         self,
@@ -256,5 +246,5 @@ class SpeculativeGenerator:
             return Drafting()
         if controller.trees:
             return TreeDrafting(self._drafter, batch, controller)
-        scoring = self.search.scoring if self.rule.draws else None
+        scoring = self._scoring if self.rule.draws else None
         return ChainDrafting(self._drafter, batch, scoring, controller.needs_confidences or judges)

@@ -6,30 +6,28 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Accepted, Verification
+from specdec_plugins.decoding.acceptance import Accepted, Scoring, Verification
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafting import Drafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.search import Search
 from specdec_plugins.decoding.statistics import Clock
 from specdec_plugins.decoding.step_result import Judgement, StepResult
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 
 
 class Loop:
-    """Decodes batches, one step after another, by a verifier and a search."""
+    """Decodes batches, one step after another, by a verifier, a scoring and limits."""
 
     def __init__(
-        self, verifier: CachedVerifier, search: Search, bans: TokenBans, reads_states: bool
+        self, verifier: CachedVerifier, scoring: Scoring, bans: TokenBans, reads_states: bool
     ) -> None:
         """``reads_states``: the drafter reads the verifier's states of committed tokens."""
         self.verifier = verifier
-        self.search = search
+        self.scoring = scoring
         self.bans = bans
-        self._scoring = search.scoring
         self._reads_states = reads_states
 
     def steps(
@@ -50,7 +48,7 @@ class Loop:
             clock: is told which phase of a step begins and ends.
             judges: yield each draft, too, with the verifier's view of it.
         """
-        rule = self.search.rule
+        rule = self.scoring.rule
         while batch.rows:
             with clock.phase("draft"):
                 draft = drafting.draft(batch)
@@ -91,10 +89,10 @@ class Loop:
         """Return the verifier's scores of a draft, and its states ``(rows, slots, channels)``."""
         eos = self.bans.eos
         scores, states, normalisers = self.verifier.score(batch.last, draft, batch.lengths)
-        if self._scoring.changes:
+        if self.scoring.changes:
             width = max(batch.lengths)
             padded = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
-            scores, normalisers = self._scoring.changed(
+            scores, normalisers = self.scoring.changed(
                 scores,
                 to_device(padded, batch.device),
                 batch.on_device[0],
@@ -104,7 +102,7 @@ class Loop:
         depths = draft.links.depths
         positions = max_lengths = free_from = None
         full = min(batch.room) < depths.size(-1)
-        if full or min(batch.lengths) < self.search.limits.min_len:
+        if full or min(batch.lengths) < self.bans.limits.min_len:
             lengths, limits = batch.on_device
             positions = lengths[:, None] + depths
             if full:

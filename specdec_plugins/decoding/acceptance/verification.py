@@ -28,8 +28,8 @@ class Verification:
     scores: Tensor
     eos: int
     #: ``(rows, slots)`` log of the summed exponentials of scores before any were forbidden: as in
-    #: fairseq, the rest need not add up to 1. None: already subtracted.
-    normalisers: Tensor | None = None
+    #: fairseq, the rest need not add up to 1.
+    normalisers: Tensor
     #: True to use tensor code alone, which can be recorded, also on a CPU.
     by_tensors: bool = False
 
@@ -53,8 +53,6 @@ class Verification:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """``(rows, slots, vocab)``; for a few tokens :meth:`of` is faster."""
-        if self.normalisers is None:
-            return self.scores
         return self.scores - self.normalisers[..., None]
 
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
@@ -67,8 +65,7 @@ class Verification:
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """Return ``(rows, n)`` log-probabilities of tokens after the ``sources``-th one read."""
-        scores = self.at(tokens, sources)
-        return scores if self.normalisers is None else scores - self.normalisers.gather(1, sources)
+        return self.at(tokens, sources) - self.normalisers.gather(1, sources)
 
     def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
         """Return ``(rows, n)`` True where ``asked`` and fewer than ``count`` tokens have higher

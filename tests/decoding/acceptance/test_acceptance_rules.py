@@ -45,9 +45,9 @@ def steps(draw: st.DrawFn) -> Step:
     drafts = near.gather(-1, pick)[..., 0]
     wild = torch.randint(0, vocab, (rows, slots), generator=generator)
     is_wild = torch.rand(rows, slots, generator=generator) < 0.2
-    return Verification(scores, draw(st.sampled_from([EOS, -1]))), torch.where(
-        is_wild, wild, drafts
-    )
+    eos = draw(st.sampled_from([EOS, -1]))
+    verification = Verification(scores, eos, scores.new_zeros(rows, slots + 1))
+    return verification, torch.where(is_wild, wild, drafts)
 
 
 betas = st.integers(1, 9)
@@ -125,7 +125,7 @@ def test_scores_are_normalised_as_they_were_before_anything_was_forbidden() -> N
     before = torch.randn(2, 3, 5, dtype=torch.float64)
     scores = before.clone()
     scores[..., 0], scores[..., 3] = -torch.inf, scores[..., 3] - 2
-    verification = Verification(scores, EOS, normalisers=before.logsumexp(-1))
+    verification = Verification(scores, EOS, before.logsumexp(-1))
     lprobs = before.log_softmax(-1)
     lprobs[..., 0], lprobs[..., 3] = -torch.inf, lprobs[..., 3] - 2
     torch.testing.assert_close(verification.log_probabilities, lprobs)
@@ -139,7 +139,7 @@ def test_a_probability_is_at_most_one() -> None:
     """With a negative --unkpen, of an unknown word that is likely already, too."""
     before = torch.tensor([[[0.0, 9.0, 0.0]]])
     scores = before + torch.tensor([0.0, 2.0, 0.0])
-    verification = Verification(scores, EOS, normalisers=before.logsumexp(-1))
+    verification = Verification(scores, EOS, before.logsumexp(-1))
     token, slot = torch.tensor([[1]]), torch.tensor([[0]])
     assert verification.of(token, slot) > 0
     assert StrictRule().probabilities_of(verification, token, slot) == 1

@@ -97,9 +97,9 @@ class KVCache:
         if rows is not None:
             past = past[:, :, rows]
         results = step(past, indices, *inputs)
-        # The step wrote into the cache, or into a copy of its rows.
+        # The step wrote into the cache, or into a copy of its rows, which is nowhere in the cache.
         self._new = past[..., longest:end, :]
-        self._first = longest if rows is None else None
+        self._first = longest if rows is None else self._store.size(4)
         return results
 
     def write(
@@ -117,15 +117,12 @@ class KVCache:
         if rows is None:
             rows = list(range(len(counts)))
         if self._store.device.type == "cpu":
-            first = self._first
-            if first is None:
-                first = self._store.size(4)
             _write(
                 kernels.numbers(self._store),
                 kernels.numbers(self._new),
                 kernels.on_host(sources),
                 np.array((rows, begins, counts)),
-                first,
+                self._first,
             )
             return
         # Rows of fewer tokens copy more behind them, which nobody reads.

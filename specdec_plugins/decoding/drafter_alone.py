@@ -49,27 +49,24 @@ class DrafterAlone:
         """Without ``verifier`` a drafter reads neither its encoder nor its states."""
         if verifier is not None:
             drafter.attach_verifier(verifier)
-        self.pad = tgt_dict.pad()
-        self.eos = tgt_dict.eos()
         self.drafter = drafter
         self.block_size = drafter.slots(block_size)
-        self._limits = limits
         self.engines = engines or Engines.both(EagerEngine())
-        self._bans = TokenBans(self._limits, self.pad, tgt_dict.unk(), self.eos)
+        self._bans = TokenBans(limits, tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos())
         self._verifier = None
         self.positions = int(drafter.decoder.embed_positions.max_positions)
         self.statistics = DecodingStatistics()
         self.observers = list[Observer]()
         if drafter.encoder is None or drafter.uses_verifier_features:
             self._verifier = CachedVerifier(
-                drafter.verifier, self.pad, self.engines.verifier, drafter.feature_layers
+                drafter.verifier, self._bans.pad, self.engines.verifier, drafter.feature_layers
             )
         self._drafter = CachedDrafter(drafter, self.engines.drafter)
 
     @property
     def limits(self) -> GenerationLimits:
         """The limits that it was built with; others need another generator."""
-        return self._limits
+        return self._bans.limits
 
     @torch.inference_mode()
     def generate(
@@ -82,7 +79,7 @@ class DrafterAlone:
         """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         precision = next(self.drafter.parameters()).dtype
-        hypotheses = Hypotheses(self._limits, self.statistics, self.observers, precision)
+        hypotheses = Hypotheses(self.limits, self.statistics, self.observers, precision)
         with self.engines.running():
             clock = self.statistics.clock(net_input["src_tokens"].device)
             batch = self._start(net_input, clock)
@@ -91,9 +88,9 @@ class DrafterAlone:
     def _start(self, net_input: NetInput, clock: Clock) -> Batch:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
-        lengths = source.ne(self.pad).sum(1)
-        limits = self._limits.max_lengths(net_input, lengths.tolist(), self.positions)
-        batch = Batch(net_input, limits, self.pad, self.eos, self.block_size)
+        lengths = source.ne(self._bans.pad).sum(1)
+        limits = self.limits.max_lengths(net_input, lengths.tolist(), self.positions)
+        batch = Batch(net_input, limits, self._bans.pad, self._bans.eos, self.block_size)
         with clock.phase("encode"):
             if self._verifier is not None:
                 batch.encoder_out = self._verifier.encode(source, net_input["src_lengths"])
@@ -123,7 +120,8 @@ class DrafterAlone:
             tokens, scores = self._draft(batch)
         rows = tokens.tolist()
         sources = indices(self.block_size, batch.device).expand_as(tokens)
-        counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
+        eos = self._bans.eos
+        counts = [row.index(eos) + 1 if eos in row else len(row) for row in rows]
         none = [0] * len(rows)
         return self._commit(batch, Accepted(tokens, sources, counts, counts, none), scores)
 
@@ -147,7 +145,7 @@ class DrafterAlone:
         positions = lengths[:, None] + indices(slots, batch.device)
         self._bans.apply(logits, positions, limits, to_device(batch.free_from, batch.device))
         best = logits.argmax(-1)
-        if not self._limits.unkpen:
+        if not self.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
             allowed = logits.gather(-1, tokens[..., None])[..., 0] > -math.inf
             best = torch.where(allowed, tokens, best)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.steps.verifier import check_supported
+from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.decoding.target_prefix import BEGINS, row_values
 from specdec_plugins.decoding.text_drafting import Credit, WrittenDrafting
 from specdec_plugins.engines.writer.writer import Sentence, Writer, WriterEngine, build_writer
@@ -21,8 +21,8 @@ def writer_source(
     verifier: TransformerModelBase, bans: TokenBans, credit: Credit | None
 ) -> DraftSource | None:
     """Return drafts of the verifier's int8 copy by the writer; None where it cannot run."""
-    check_supported(verifier)
-    writer = build_writer(verifier.decoder, bans.pad, bans.eos, {bans.unk: bans.limits.unkpen})
+    penalties = {bans.unk: bans.limits.unkpen}
+    writer = build_writer(VerifierStep(verifier), bans.pad, bans.eos, penalties)
     if writer is None:
         return None
     return DraftSource(partial(WriterDrafting, writer, bans, credit=credit), WriterEngine())

@@ -22,7 +22,7 @@ from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.drafting import MakeSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import TraceRecorder
-from specdec_plugins.decoding.steps.verifier import check_supported
+from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.writer.writer import build_writer
@@ -241,9 +241,8 @@ def _build_generator(
     if settings.by_fairseq:
         return build_beam_search(settings, task, models.verifiers, engines.verifier)
     if writes(settings, verifier):
-        check_supported(verifier)
         penalties = {target.unk(): settings.limits.unkpen}
-        writer = build_writer(verifier.decoder, target.pad(), target.eos(), penalties)
+        writer = build_writer(VerifierStep(verifier), target.pad(), target.eos(), penalties)
         if writer is not None:
             return WriterGenerator(writer, settings, verifier, target)
     drafts: Drafter | MakeSource | None = drafter

@@ -28,6 +28,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.drafting import DraftSource
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.decoding.text_drafting import Credit
 from specdec_plugins.decoding.writer_drafting import WriterDrafting
 from specdec_plugins.engines.writer import kernel
@@ -42,7 +43,8 @@ def written(
     model: TransformerModelBase, limits: GenerationLimits = LIMITS, **credit: Credit
 ) -> DraftSource:
     bans = TokenBans(limits, PAD, DICTIONARY.unk(), EOS)
-    return DraftSource(partial(WriterDrafting, Writer(model.decoder, PAD, EOS, {}), bans, **credit))
+    writer = Writer(VerifierStep(model), PAD, EOS, {})
+    return DraftSource(partial(WriterDrafting, writer, bans, **credit))
 
 
 @cache

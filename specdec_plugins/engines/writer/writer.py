@@ -14,19 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.step import CachedStep
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.engines.writer.trial import runs_here
 from specdec_plugins.engines.writer.weights import largest_of, model_of, obstacle
 from specdec_plugins.machine import give_back
-from specdec_plugins.models.attention import among_themselves
-from specdec_plugins.models.layers import (
-    DecoderLayerRunner,
-    Map,
-    Projection,
-    additive,
-    position_table,
-    positioned,
-)
+from specdec_plugins.models.layers import Map, Projection, additive, position_table
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +41,19 @@ class WriterEngine(EagerEngine):
         self.precision = "int8"
 
 
-def build_writer(decoder: Any, pad: int, eos: int, penalties: Mapping[int, float]) -> Writer | None:
+def build_writer(
+    step: CachedStep, pad: int, eos: int, penalties: Mapping[int, float]
+) -> Writer | None:
     """Return a writer, or None where it cannot run a decoder here; the arguments are its own."""
     begin = time.perf_counter()
-    reason = obstacle(decoder)
+    reason = obstacle(step.decoder)
     if reason is None and not runs_here():
         reason = "its instructions do not run here"
     if reason is not None:
         logger.info("ONNX Runtime writes in the writer's place: %s", reason)
         return None
     try:
-        writer = Writer(decoder, pad, eos, penalties)
+        writer = Writer(step, pad, eos, penalties)
     except Exception as error:  # whatever another version of numba raises
         logger.warning("ONNX Runtime writes: the writer failed (%s)", error)
         return None
@@ -71,25 +66,28 @@ class Writer:
 
     def __init__(
         self,
-        decoder: Any,
+        step: CachedStep,
         pad: int,
         eos: int,
         penalties: Mapping[int, float],
     ) -> None:
-        """``penalties``: is subtracted from the logits of these tokens.
+        """
+        Args:
+            step: a verifier's, which cannot run any more.
+            penalties: is subtracted from the logits of these tokens.
 
         Raises:
             RuntimeError: what it computes is not what PyTorch does.
         """
+        decoder: Any = step.decoder
         with torch.no_grad():
-            layers = [DecoderLayerRunner(layer, True) for layer in decoder.layers]
-            self.model = model_of(decoder, layers, pad, eos, penalties)
+            self.model = model_of(decoder, step.layers, pad, eos, penalties)
             give_back()  # of rounding
-            self.layers = len(layers)
-            self.dim = layers[0].head_dim
+            self.layers = len(step.layers)
+            self.dim = step.layers[0].head_dim
             bias = decoder.output_projection.bias
             self._bias = None if bias is None else bias.detach().float()
-            self._check(decoder, layers)
+            self._check(step, decoder)
 
     def sentence(self, memory: Tensor, first: int, length: int) -> Sentence:
         """Return a sentence of at most ``length`` tokens, none of which is written.
@@ -127,19 +125,25 @@ class Writer:
             states=np.empty((length, model.output.shape[1]), np.float32),
         )
 
-    def _check(self, decoder: Any, layers: Sequence[DecoderLayerRunner]) -> None:
+    def _check(self, step: CachedStep, decoder: Any) -> None:
         """Compare states and a choice with PyTorch's on random inputs: a kernel may be wrong.
 
         PyTorch rounds as the kernel does, or sharp attention would make all of rounding alone.
         """
-        for part in [part for layer in layers for part in layer.projections]:
+        for part in [part for layer in step.layers for part in layer.projections]:
             part.run_by(_in_int8(part))
         generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
-        shape = len(layers), 2, 1, self.model.heads, CHECKED, self.dim
+        shape = self.layers, 2, 1, self.model.heads, CHECKED, self.dim
         memory = torch.randn(shape, generator=generator)
         tokens = torch.randint(len(self.model.embeddings), (1, CHECKED), generator=generator)
-        dtype = decoder.output_projection.weight.dtype
-        expected = _states(decoder, layers, tokens, memory.to(dtype)).float()
+        source = memory.to(decoder.output_projection.weight.dtype)
+        past = torch.zeros_like(source)
+        seen = torch.ones(CHECKED, CHECKED, dtype=torch.bool).tril()
+        mask = additive(seen, source.dtype)[None, None]
+        positions = torch.arange(CHECKED)[None]
+        table = position_table(decoder.embed_positions, CHECKED, decoder.padding_idx)
+        _, states, _ = step(past, None, mask, tokens, positions, table, source, None)
+        expected = states[0].float()
 
         sentence = self.sentence(memory[:, :, 0], int(tokens[0, 0]), CHECKED)
         committed = tokens[0, 1:].tolist()
@@ -237,28 +241,3 @@ def _rounded(x: Tensor) -> Tensor:
     """Return a matrix rounded to int8, with a scale for each row."""
     scales = largest_of(x) / 127
     return (x / scales).round() * scales
-
-
-def _states(
-    decoder: Any,
-    layers: Sequence[DecoderLayerRunner],
-    tokens: Tensor,
-    memory: Tensor,
-) -> Tensor:
-    """Return PyTorch's states ``(n, width)`` of ``tokens`` ``(1, n)``."""
-    count = tokens.size(1)
-    x = decoder.embed_scale * decoder.embed_tokens(tokens)
-    table = position_table(decoder.embed_positions, count, decoder.padding_idx)
-    if table is not None:
-        x = positioned(x, torch.arange(count)[None], table)
-    if decoder.layernorm_embedding is not None:
-        x = decoder.layernorm_embedding(x)
-    seen = torch.ones(count, count, dtype=torch.bool).tril()
-    mask = additive(seen, x.dtype)[None, None]
-    for layer, source in zip(layers, memory):
-        x = layer(x, among_themselves(mask, layer.layer.self_attn), source, None)
-    if decoder.layer_norm is not None:
-        x = decoder.layer_norm(x)
-    if decoder.project_out_dim is not None:
-        x = decoder.project_out_dim(x)
-    return x[0]

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import examples, make_verifier
-from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.models.transformer import TransformerModelBase
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.writer import kernel, trial, weights, writer
 from specdec_plugins.engines.writer.weights import obstacle
 from specdec_plugins.engines.writer.writer import Writer, build_writer
@@ -40,13 +41,17 @@ pytestmark = pytest.mark.skipif(
 
 
 @cache
-def decoder_of(kind: str) -> TransformerDecoderBase:
-    return make_verifier(seed=3, **KINDS[kind]).float().eval().decoder
+def verifier_of(kind: str) -> TransformerModelBase:
+    return make_verifier(seed=3, **KINDS[kind]).float().eval()
+
+
+def step_of(kind: str) -> VerifierStep:
+    return VerifierStep(verifier_of(kind))
 
 
 @cache
 def writer_of(kind: str) -> Writer:
-    return Writer(decoder_of(kind), PAD, EOS, {UNK: 0.5})
+    return Writer(step_of(kind), PAD, EOS, {UNK: 0.5})
 
 
 def source(kind: str, seed: int, length: int = 6) -> torch.Tensor:
@@ -78,20 +83,20 @@ def test_products_are_exact_with_the_instructions_of_each_family(features: str) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_pytorchs_up_to_rounding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert obstacle(decoder_of(kind)) is None
+    assert obstacle(verifier_of(kind).decoder) is None
     monkeypatch.setattr(writer, "TOLERATED", 1e-3)
-    Writer(decoder_of(kind), PAD, EOS, {})
+    Writer(step_of(kind), PAD, EOS, {})
 
 
 def test_sharp_attention_is_no_obstacle() -> None:
     """Published weights have it: rounding alone gives other states."""
-    decoder = make_verifier(seed=3).float().eval().decoder
+    model = make_verifier(seed=3).float().eval()
     with torch.no_grad():
-        for layer in decoder.layers:
+        for layer in model.decoder.layers:
             layer.self_attn.q_proj.weight.mul_(1000)
             layer.self_attn.k_proj.weight.mul_(10)
             layer.encoder_attn.q_proj.weight.mul_(1000)
-    assert build_writer(decoder, PAD, EOS, {}) is not None
+    assert build_writer(VerifierStep(model), PAD, EOS, {}) is not None
 
 
 def test_positions_are_as_many_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +110,8 @@ def test_positions_are_as_many_as_the_models(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(writer, "model_of", note)
     options = {**KINDS["pre-norm"], "max_target_positions": 6000}
-    decoder = make_verifier(seed=3, **options).float().eval().decoder
-    assert build_writer(decoder, PAD, EOS, {}) is not None
+    model = make_verifier(seed=3, **options).float().eval()
+    assert build_writer(VerifierStep(model), PAD, EOS, {}) is not None
     assert seen == [6000]
 
 
@@ -119,13 +124,13 @@ def test_a_wrong_kernel_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> N
         return model._replace(**{part: np.roll(getattr(model, part), 1, -1)})
 
     monkeypatch.setattr(writer, "model_of", wrong)
-    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+    assert build_writer(step_of("pre-norm"), PAD, EOS, {}) is None
 
 
 def test_other_networks_are_left_to_onnx_runtime() -> None:
-    decoder = make_verifier(seed=3, activation_fn="tanh").decoder
-    assert obstacle(decoder) is not None
-    assert build_writer(decoder, PAD, EOS, {}) is None
+    model = make_verifier(seed=3, activation_fn="tanh")
+    assert obstacle(model.decoder) is not None
+    assert build_writer(VerifierStep(model), PAD, EOS, {}) is None
 
 
 @examples(40)
@@ -157,16 +162,16 @@ def test_each_token_is_the_best_that_may_be_written(biased: bool) -> None:
     PAD, a penalised token, and EOS before the minimum length would be the best."""
     penalised, min_len = 7, 6
     torch.manual_seed(0)
-    decoder = make_verifier(seed=3, **KINDS["pre-norm"]).float().eval().decoder
-    projection = decoder.output_projection
+    model = make_verifier(seed=3, **KINDS["pre-norm"]).float().eval()
+    projection = model.decoder.output_projection
     with torch.no_grad():
         if biased:
             projection.bias = torch.nn.Parameter(torch.randn(projection.out_features))
             projection.bias[[PAD, EOS, penalised]] += 5
         else:
-            direction = decoder.layer_norm.bias.normal_()
+            direction = model.decoder.layer_norm.bias.normal_()
             projection.weight[[PAD, EOS, penalised]] = 2 * direction
-    made = Writer(decoder, PAD, EOS, {UNK: 0.5, penalised: 99.0})
+    made = Writer(VerifierStep(model), PAD, EOS, {UNK: 0.5, penalised: 99.0})
     for seed in range(5):
         sentence = made.sentence(source("pre-norm", seed), EOS, 20)
         text, _ = sentence.write([], 20, min_len)
@@ -189,9 +194,8 @@ def test_all_kinds_share_one_compiled_function() -> None:
 
 @pytest.mark.parametrize("kind", ["pre-norm", "post-norm"])
 def test_limits_and_penalties(kind: str) -> None:
-    decoder = decoder_of(kind)
     for token in {token for seed in range(5) for token in written(kind, seed)}:
-        banned = Writer(decoder, PAD, EOS, {token: np.inf})
+        banned = Writer(step_of(kind), PAD, EOS, {token: np.inf})
         assert token not in banned.sentence(source(kind, 0), EOS, 20).write([], 20)[0]
     assert all(EOS not in written(kind, seed, 20, 20) for seed in range(20))
     assert len(written(kind, 0, 5, 20)) == 5
@@ -206,14 +210,14 @@ def test_a_failing_compiler_is_no_obstacle(
         raise TypeError("no such intrinsic")
 
     monkeypatch.setattr(kernel, "write", fails)
-    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+    assert build_writer(step_of("pre-norm"), PAD, EOS, {}) is None
     assert "no such intrinsic" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_model_in_another_precision(dtype: torch.dtype) -> None:
-    decoder = make_verifier(seed=3).to(dtype).eval().decoder
-    assert build_writer(decoder, PAD, EOS, {}) is not None
+    step = VerifierStep(make_verifier(seed=3).to(dtype).eval())
+    assert build_writer(step, PAD, EOS, {}) is not None
 
 
 def test_the_trial_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +225,7 @@ def test_the_trial_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")
     assert not trial.runs_here()
-    assert build_writer(decoder_of("pre-norm"), PAD, EOS, {}) is None
+    assert build_writer(step_of("pre-norm"), PAD, EOS, {}) is None
     monkeypatch.setattr(trial, "PROGRAM", "pass")
     assert trial.runs_here()
     monkeypatch.setattr(trial, "PROGRAM", "import os; os.abort()")
@@ -233,7 +237,7 @@ def test_no_sentence_ends_before_its_minimum(min_len: int) -> None:
     """Here a token that is written early stands for EOS, which these decoders never write."""
     kind, seed = "pre-norm", 5
     ends = written(kind, seed)[3]
-    made = Writer(decoder_of(kind), PAD, ends, {})
+    made = Writer(step_of(kind), PAD, ends, {})
     text, _ = made.sentence(source(kind, seed), EOS, 20).write([], 20, min_len)
     assert text == written(kind, seed)[: len(text)] if min_len == 0 else len(text) > min_len
     assert ends not in text[:-1]

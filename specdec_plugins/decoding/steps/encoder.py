@@ -11,9 +11,9 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.steps.cache import KVCache, room
+from specdec_plugins.decoding.steps.cache import KVCache
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, bucket
 from specdec_plugins.engines.step import CachedStep, Results, Step
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.attention import among_themselves
@@ -247,14 +247,13 @@ class CachedModel:
         """
         self.engine = engine = engine or EagerEngine()
         self._whole = engine.whole_cache
-        self._positions = positions
+        self._positions = lru_cache(maxsize=8)(positions)
         # An engine keeps its binding to inputs that are filled anew.
         self._empty = lru_cache(maxsize=8)(inputs) if self._whole else inputs
         self._run = engine.prepare(step)
         if reads_sources:
             self._read_source = engine.prepare(MemoryStep(step.layers))
         self.cache = KVCache(step.layers, engine.whole_cache)
-        self._table: Tensor | None = None
 
     def begin(self, encoder_out: EncoderOut, capacity: int, memory: Tensor | None = None) -> None:
         """Begin a batch.
@@ -273,10 +272,8 @@ class CachedModel:
         self.cache.begin(states)
         self._dtype = states.dtype
         self._device = states.device
-        count = room(capacity)
-        table = self._table
-        if table is None or len(table) < count or table.dtype != states.dtype:
-            self._table = self._positions(count)
+        # Of few sizes, so that tables of earlier batches will do.
+        self._table = self._positions(bucket(16, capacity))
 
     def source_memory(self) -> Tensor:
         """Return ``(layers, 2, rows, heads, source, dim)`` keys and values of the sources."""

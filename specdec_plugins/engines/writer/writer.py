@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.engines.writer.trial import runs_here
@@ -30,15 +30,14 @@ TOLERATED = 0.2
 CHECKED = 7
 
 
-class WriterEngine(EagerEngine):
+class WriterEngine(Engine):
     """Stands for the writer where engines are asked what they are: it runs no steps."""
 
     name = "writer"
     stores_weights = True
 
     def __init__(self) -> None:
-        super().__init__()
-        self.precision = "int8"
+        super().__init__("int8")
 
 
 def build_writer(

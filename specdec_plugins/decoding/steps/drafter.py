@@ -140,8 +140,8 @@ class CachedDrafter(CachedModel):
         counts = np.array((cached, prefixes.new, prefixes.slots or [block_size] * rows))
         arrays: Any = tuple(tensor.numpy() for tensor in inputs)
         among = np.empty((rows, slots, slots), np.bool_)
-        last = np.array(prefixes.last)
-        fill_inputs(arrays, last, counts, among, self.decoder.padding + 1, self.causal)
+        fill_inputs(arrays[:-1], counts, among, self.decoder.padding + 1, self.causal)
+        arrays[-1][:] = prefixes.last
         chosen = range(rows) if prefixes.rows is None else prefixes.rows
         for tokens, row, begin, new in zip(arrays[0], chosen, cached, prefixes.new):
             tokens[:new] = prefixes.tokens[row][begin : begin + new]
@@ -204,32 +204,29 @@ def block_inputs(
 
 @compiled
 def fill_inputs(
-    inputs: tuple[Ints, Bools, Ints, Ints, Ints],
-    befores: Ints,
+    inputs: tuple[Ints, Bools, Ints, Ints],
     counts: Ints,
     among: Bools,
     masked: int,
     causal: bool,
 ) -> None:
-    """Fill in a step's inputs, but for the tokens of prefixes.
+    """Fill in a step's inputs, but for the tokens of prefixes and before blocks.
 
     Args:
         inputs: ``(rows, slots)`` tokens, True for masks, and positions; ``(rows, block)`` slots of
-            the block; and ``(rows,)`` the token before each block.
-        befores: ``(rows,)`` the token before each block.
+            the block.
         counts: ``(3, rows)`` each row's cached and new tokens, and slots of its block.
         among: ``(rows, slots, slots)`` True for the new tokens that each sees.
         masked: a token for masks.
         causal: True if tokens of a prefix do not see later ones.
     """
-    tokens, is_mask, positions, block, last = inputs
+    tokens, is_mask, positions, block = inputs
     slots = tokens.shape[1]
     tokens[:] = masked
     for i in range(counts.shape[1]):
         cached = counts[0, i]
         new = counts[1, i]
         count = counts[2, i]
-        last[i] = befores[i]
         for slot in range(block.shape[1]):
             block[i, slot] = new + slot
         for slot in range(slots):

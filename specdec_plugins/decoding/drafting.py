@@ -163,7 +163,7 @@ class TreeDrafting(ChainDrafting):
     def _renewed(self, batch: Batch, anew: Bools) -> HostLattice:
         """Draft for some rows; the lattices of the others stay."""
         rows = None
-        if self._lattice is not None and not anew.all():
+        if not anew.all():
             rows = anew.nonzero()[0].tolist()
         lattice = self._run(batch, self._slots, rows)[1].lattice()
         parts = on_host(lattice.candidates), on_host(lattice.first), on_host(lattice.following)

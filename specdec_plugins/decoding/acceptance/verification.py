@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.kernels import Bools, Floating, Ints, indices, on_host
+from specdec_plugins.decoding.kernels import Bools, Ints, indices, on_host
 from specdec_plugins.engines.compiling import compiled
 
 
@@ -38,17 +38,12 @@ class Verification:
         """``(rows, slots)`` the most probable token; of equals the first."""
         if self._on_host:
             # numpy's is ten times as fast as torch's.
-            return torch.from_numpy(self._table.argmax(-1))
+            return torch.from_numpy(self.scores.numpy().argmax(-1))
         return self.scores.argmax(-1)
 
     @property
     def _on_host(self) -> bool:
         return self.scores.device.type == "cpu" and not self.by_tensors
-
-    @cached_property
-    def _table(self) -> Floating:
-        """The scores on the host, as an array."""
-        return self.scores.numpy()
 
     @cached_property
     def log_probabilities(self) -> Tensor:
@@ -59,7 +54,7 @@ class Verification:
         """Return ``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
         if self._on_host:
             rows = np.arange(len(tokens))[:, None]
-            return torch.from_numpy(self._table[rows, sources.numpy(), tokens.numpy()])
+            return torch.from_numpy(self.scores.numpy()[rows, sources.numpy(), tokens.numpy()])
         # Where rows are apart, to gather from all scores in a line would copy them.
         return self.scores[indices(len(tokens), tokens.device)[:, None], sources, tokens]
 
@@ -75,11 +70,12 @@ class Verification:
             better = self.scores.gather(1, after) > scores[..., None]
             return asked & (better.sum(-1) < count)
         # Few are asked for, and numpy counts several times as fast as torch.
+        table = self.scores.numpy()
         slots = sources.numpy()
         bounds = scores.numpy()
         among = np.zeros(asked.shape, dtype=bool)
         for i in zip(*asked.numpy().nonzero()):
-            among[i] = np.count_nonzero(self._table[i[0], slots[i]] > bounds[i]) < count
+            among[i] = np.count_nonzero(table[i[0], slots[i]] > bounds[i]) < count
         return torch.from_numpy(among)
 
 

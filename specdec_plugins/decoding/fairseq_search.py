@@ -48,8 +48,6 @@ class EngineModel(EnsembleModel):
             engine.recorder.fall_back("beams change the rows of a batch at every step")
         self._engine = engine
         self._verifiers = [CachedVerifier(model, padding, engine) for model in models]
-        #: The rows that verifiers have run, all in all.
-        self.rows_run = 0
 
     def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
         """Read a batch of sources; the verifiers keep what fairseq would hand on."""
@@ -90,7 +88,6 @@ class EngineModel(EnsembleModel):
         token_of = dict(zip(self._rows, last.tolist()))
         asked = [token_of[row] for row in range(count)]
         draft = ChainDraft.empty(count, tokens.device)
-        self.rows_run += count
         rows = to_device(self._rows, tokens.device)
         with self._engine.running():
             answers = [

@@ -159,9 +159,8 @@ class Counting(EngineModel):
         return super().forward_encoder(net_input)
 
     def forward_decoder(self, tokens: Any, *rest: Any, **more: Any) -> Any:
-        before = self.rows_run
         answer = super().forward_decoder(tokens, *rest, **more)
-        self.counts.append((len(tokens), self.rows_run - before))
+        self.counts.append((len(tokens), self._verifiers[0].cache.rows))
         return answer
 
 

@@ -298,7 +298,7 @@ def make_settings(args: Namespace) -> Settings:
             for name, _, nothing in OF_SEARCH
             if getattr(args, name) != nothing
         },
-        rule=choose_rule(args),
+        rule=choose_rule(vars(args)),
         controller=controller_of(vars(args)),
         limits=GenerationLimits(**limits, normalize_scores=not args.unnormalized),
         device=device_of(args),

@@ -85,7 +85,7 @@ def speculative_generator(
         options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
     """
-    rule = choose_rule(options)
+    rule = choose_rule(vars(options))
     limits = GenerationLimits.from_config(options)
     controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):

@@ -68,7 +68,7 @@ class TranslationSpecdecTask(TranslationTask):
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         options = generation_options(None, cfg)
-        self.rule = choose_rule(options)
+        self.rule = choose_rule(vars(options))
         self.controller = controller_of(vars(options))
         self.limits = GenerationLimits.from_config(cfg)
         #: The languages of the models, known when they are loaded.

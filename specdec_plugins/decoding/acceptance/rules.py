@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -255,13 +254,12 @@ class SamplingRule(AcceptanceRule):
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token
 
 
-def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
+def choose_rule(asked: Mapping[str, Any]) -> AcceptanceRule:
     """Return the rule that options ask for; missing ones have their defaults.
 
     Raises:
         ValueError: an option out of its bounds, or options of two rules.
     """
-    asked = values if isinstance(values, Mapping) else vars(values)
     options: JsonObject = {}
     for kind in RULES:
         rule = kind(**{name: asked[name] for name in option_fields(kind) if name in asked})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -171,7 +170,7 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
 )
 def test_options_choose_a_rule(given: dict[str, object], rule: AcceptanceRule, says: str) -> None:
     """By name, or of a command line; its values and flags are what to give to have it again."""
-    assert choose_rule(given) == choose_rule(Namespace(**given, other="anything")) == rule
+    assert choose_rule(given) == choose_rule({**given, "other": "anything"}) == rule
     assert str(rule) == says
     assert choose_rule(rule.values) == rule
     assert (rule.draws, rule.lossless) == ("sampling" in given, given.get("beta", 1) == 1)

@@ -88,8 +88,9 @@ class DrafterAlone:
     def _start(self, net_input: NetInput, clock: Clock) -> Batch:
         """Read the source, and commit the forced tokens."""
         source = net_input["src_tokens"]
-        lengths = source.ne(self._bans.pad).sum(1)
-        limits = self.limits.max_lengths(net_input, lengths.tolist(), self.positions)
+        limits = self.limits.max_lengths(
+            net_input, net_input["src_lengths"].tolist(), self.positions
+        )
         batch = Batch(net_input, limits, self._bans.pad, self._bans.eos, self.block_size)
         with clock.phase("encode"):
             if self._verifier is not None:

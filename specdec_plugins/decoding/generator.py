@@ -204,8 +204,9 @@ class SpeculativeGenerator:
     ) -> Batch:
         """Return the batch, whose sources the encoder has read."""
         source = net_input["src_tokens"]
-        source_lengths = source.ne(self.pad).sum(1)
-        limits = self.limits.max_lengths(net_input, source_lengths.tolist(), self.positions)
+        limits = self.limits.max_lengths(
+            net_input, net_input["src_lengths"].tolist(), self.positions
+        )
         # Before the controller is asked for its longest draft.
         lengths = controller.first_lengths(len(source))
         batch = Batch(net_input, limits, self.pad, self.eos, controller.max_length)

@@ -105,26 +105,22 @@ class DrafterAlone:
         return batch
 
     def _steps(self, batch: Batch, clock: Clock) -> Iterator[tuple[StepResult, None]]:
-        """Yield what each step commits, until all rows have ended."""
+        """Draft blocks, and yield what is committed of each, until all rows have ended."""
+        eos = self._bans.eos
         while batch.rows:
-            result = self._step(batch, clock)
+            with clock.phase("draft"):
+                tokens, scores = self._draft(batch)
+            rows = tokens.tolist()
+            sources = indices(self.block_size, batch.device).expand_as(tokens)
+            counts = [row.index(eos) + 1 if eos in row else len(row) for row in rows]
+            none = [0] * len(rows)
+            result = self._commit(batch, Accepted(tokens, sources, counts, counts, none), scores)
             yield result, None
             if any(result.finished):
                 batch.select(result.kept)
                 for model in (self._drafter, self._verifier):
                     if batch.rows and model is not None:
                         model.select(result.kept, max(batch.lengths))
-
-    def _step(self, batch: Batch, clock: Clock) -> StepResult:
-        """Draft a block, and commit it up to EOS."""
-        with clock.phase("draft"):
-            tokens, scores = self._draft(batch)
-        rows = tokens.tolist()
-        sources = indices(self.block_size, batch.device).expand_as(tokens)
-        eos = self._bans.eos
-        counts = [row.index(eos) + 1 if eos in row else len(row) for row in rows]
-        none = [0] * len(rows)
-        return self._commit(batch, Accepted(tokens, sources, counts, counts, none), scores)
 
     def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return ``(rows, block)`` tokens and their log-probabilities."""

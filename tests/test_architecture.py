@@ -31,15 +31,15 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 75,
     "checkpoints": 856,
-    "cli": 731,
+    "cli": 729,
     "criterions": 194,
     "data": 43,
-    "decoding": 2890,
-    "engines": 1119,
-    "evaluation": 904,
+    "decoding": 2845,
+    "engines": 1111,
+    "evaluation": 903,
     "files": 339,
     "host": 160,
-    "inference": 1879,
+    "inference": 1827,
     "jobs": 724,
     "models": 952,
     "serve": 477,
@@ -47,9 +47,9 @@ CEILINGS = {
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_270
+MAX_WEIGHT = 12_162
 """Weight of the package."""
-TESTS_TO_CODE = 1.05
+TESTS_TO_CODE = 1.06
 """How much heavier than the package and the scripts their tests may be."""
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -25,6 +26,12 @@ logger = logging.getLogger(__name__)
 TOLERATED = {"float32": 0.001, "int8": 0.5}
 #: Stands for empty tensors, since bindings refuse null pointers. It is neither read nor written.
 _NOT_EMPTY = torch.empty(1)
+
+
+#: Torch's threads before each run that is in progress, in whatever thread; those before the first
+#: are the user's.
+_BEFORE: list[int] = []
+_LOCK = Lock()
 
 
 class OnnxRuntimeEngine(Engine):
@@ -60,12 +67,15 @@ class OnnxRuntimeEngine(Engine):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Leave the cores to ONNX Runtime: two pools of threads would stall each other."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._torch_threads)
+        with _LOCK:
+            _BEFORE.append(torch.get_num_threads())
+            torch.set_num_threads(self._torch_threads)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            with _LOCK:
+                torch.set_num_threads(_BEFORE[0])
+                _BEFORE.pop()
 
     def prepare(self, step: Step) -> Run:
         """Export and load a step."""

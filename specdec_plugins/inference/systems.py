@@ -65,10 +65,11 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     values = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
-        if equals:
-            values[key] = value
-        else:
-            values["precision"] = part
+        if not equals:
+            key, value = "precision", part
+        if key in values:
+            raise ValueError(f"--systems {text}: has two values of {key}")
+        values[key] = value
     kinds = get_type_hints(Settings)
     keys = ("precision", "beam") if name == CTRANSLATE2 else SETTINGS
     asked = _taken(values, {key: kinds[key] for key in keys})
@@ -86,6 +87,8 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         changes = {"strategy": "specdec", "controller": controller, "rule": rule}
     elif name in OTHERS:
         changes = {"rule": rule, **OTHERS[name]}
+        if "rule" in OTHERS[name]:  # of its own
+            values |= of_rule
     else:
         raise ValueError(
             f"--systems {text}: must begin with one of {', '.join((*OTHERS, *CONTROLLERS))}"
@@ -94,6 +97,8 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
     changes["beam"] = (base.beam or 5) if name in (BEAM, FAIRSEQ) else 1
     settings = replace(base, limits=limits, **{**changes, **asked})
+    if name == AR and settings.beams > 1:
+        raise ValueError(f"--systems {text}: is greedy; {BEAM} searches")
     if settings.drafts_path is not None:
         raise ValueError(f"--drafts {settings.drafts_path}: is copy or source here")
     return settings

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -351,3 +353,22 @@ def test_what_is_to_be_exact_is_not_rounded() -> None:
     expected = step(x)
     found = OnnxRuntimeEngine("int8").prepare(step)(x)
     torch.testing.assert_close(found, expected)
+
+
+def test_runs_that_overlap_leave_torch_its_threads() -> None:
+    """Two translators in two threads: the one that begins last ends last."""
+    first, second = OnnxRuntimeEngine(), OnnxRuntimeEngine()
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+            stack.enter_context(first.running())
+            other = second.running()
+            pool.submit(other.__enter__).result()
+            stack.close()
+            assert torch.get_num_threads() == 3
+            pool.submit(other.__exit__, None, None, None).result()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -87,6 +87,7 @@ def test_every_controller_is_a_system(name: str) -> None:
         *("beams", "tree@nodes=4", "tree@tree_nodes=many", "tree@tree_nodes=0", "tree@beta=0"),
         *("AR@beam", "fairseq@beam=0", "ctranslate2@beam=0", "constant@tree_nodes=4"),
         "constant@drafts=a_file",
+        *("AR@beam=5", "drafter@beta=9", "ctranslate2@sampling=true", "tree@int8,float32"),
     ],
 )
 def test_systems_that_cannot_be(text: str) -> None:

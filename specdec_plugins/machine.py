@@ -91,6 +91,9 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what was measured once; it need not exist."""
+    """Return the folder of what was measured once; it need not exist, and cannot for a user
+    without a home."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if caches.startswith("~"):
+        caches = os.devnull
     return Path(caches) / "specdec"

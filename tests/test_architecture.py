@@ -29,25 +29,25 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 75,
+    "root": 77,
     "checkpoints": 856,
-    "cli": 729,
+    "cli": 736,
     "criterions": 194,
     "data": 43,
     "decoding": 2845,
-    "engines": 1111,
+    "engines": 1117,
     "evaluation": 903,
     "files": 339,
     "host": 160,
-    "inference": 1827,
+    "inference": 1829,
     "jobs": 724,
-    "models": 952,
+    "models": 950,
     "serve": 477,
-    "tasks": 352,
+    "tasks": 357,
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_162
+MAX_WEIGHT = 12_182
 """Weight of the package."""
 TESTS_TO_CODE = 1.06
 """How much heavier than the package and the scripts their tests may be."""

@@ -28,7 +28,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.table import markdown, titled
 from specdec_plugins.evaluation.texts import decode, gap, read_text
 from specdec_plugins.files.command import Parser, command, positive, put
-from specdec_plugins.files.errors import counted
+from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator
 from specdec_plugins.inference.flags import add_verifier_flags, settings_of_verifier
@@ -78,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
     lines = lines or made_lines(judge, args)
     put("\n".join(describe_verifier(judge)) + "\n")
     lines = [line for line in lines if judge.codec.encode(line) is not None]
+    if not lines:
+        raise InferenceError(f"--input-path {args.input_path}: holds no sentence; name a text")
     counts = compare(base, judge, lines, args)
     differ = sum(counts)
     if is_folder(args.verifier) and find_spec("transformers") is not None:

@@ -30,7 +30,7 @@ from specdec_plugins.evaluation.tuning import bases
 from specdec_plugins.files.command import command, positive, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.backends import convert_verifier, obstacle
+from specdec_plugins.inference.backends import convert_checked, obstacle
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.systems import AR, parse_system
@@ -126,7 +126,7 @@ def prepare(
     model = None
     if converted:
         model = folder
-        convert_verifier(translator.verifier, translator.codec, model)
+        convert_checked(translator.verifier, translator.codec, model)
     return Experiment(
         systems=systems,
         texts=[

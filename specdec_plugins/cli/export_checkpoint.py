@@ -12,7 +12,8 @@ a verifier becomes such a folder, if its network is an M2M-100's.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
@@ -20,7 +21,7 @@ from specdec_plugins.checkpoints.export import Training, export_checkpoint
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.files.command import Parser, command, put
 from specdec_plugins.files.errors import CheckpointError, InferenceError
-from specdec_plugins.files.output import reserved, write_json
+from specdec_plugins.files.output import reserved, write_json, write_whole
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import settings_of_verifier
 from specdec_plugins.inference.loading import build_task
@@ -78,16 +79,11 @@ def main(argv: Sequence[str]) -> None:
         if is_folder(args.verifier):
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
-            folder = Path(args.target).parent
-            names = (*(f"dict.{language}.txt" for language in languages), SEGMENTATION)
-            others = [name for name in names if (folder / name).exists()]
-            if others and not os.path.exists(args.target):
-                raise InferenceError(
-                    f"TARGET {args.target}: {others[0]} beside it is another model's; name a new "
-                    "folder"
-                )
-            write_dictionaries(args.verifier, folder, languages)
-            copy_segmentation(args.verifier, folder)
+            with tempfile.TemporaryDirectory() as made:
+                write_dictionaries(args.verifier, Path(made), languages)
+                copy_segmentation(args.verifier, Path(made))
+                contents = {path.name: path.read_bytes() for path in Path(made).iterdir()}
+            _put_beside(Path(args.target), contents)
         size = export_checkpoint(
             str(args.verifier),
             args.target,
@@ -97,6 +93,18 @@ def main(argv: Sequence[str]) -> None:
             args.half,
         )
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
+
+
+def _put_beside(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files beside a checkpoint, and over others only with the checkpoint itself."""
+    for name, content in contents.items():
+        path = target.with_name(name)
+        if path.exists() and not target.exists() and path.read_bytes() != content:
+            raise InferenceError(
+                f"TARGET {target}: {name} beside it is another model's; name a new folder"
+            )
+    for name, content in contents.items():
+        write_whole(target.with_name(name), [content])
 
 
 def to_transformers(settings: Settings, folder: Path, half: bool) -> None:

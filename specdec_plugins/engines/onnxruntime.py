@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from threading import Lock
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -28,10 +28,11 @@ TOLERATED = {"float32": 0.001, "int8": 0.5}
 _NOT_EMPTY = torch.empty(1)
 
 
-#: Torch's threads before each run that is in progress, in whatever thread; those before the first
-#: are the user's.
+#: Torch's threads before each thread's run that is in progress; those before the first are the
+#: user's.
 _BEFORE: list[int] = []
 _LOCK = Lock()
+_THIS_THREAD = local()
 
 
 class OnnxRuntimeEngine(Engine):
@@ -67,14 +68,19 @@ class OnnxRuntimeEngine(Engine):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Leave the cores to ONNX Runtime: two pools of threads would stall each other."""
+        # A copy of the verifier drafts within the verifier's run.
+        nested = getattr(_THIS_THREAD, "is_inside", False)
+        before = torch.get_num_threads()
         with _LOCK:
-            _BEFORE.append(torch.get_num_threads())
+            _BEFORE.append(before)
             torch.set_num_threads(self._torch_threads)
+        _THIS_THREAD.is_inside = True
         try:
             yield
         finally:
+            _THIS_THREAD.is_inside = nested
             with _LOCK:
-                torch.set_num_threads(_BEFORE[0])
+                torch.set_num_threads(before if nested else _BEFORE[0])
                 _BEFORE.pop()
 
     def prepare(self, step: Step) -> Run:

@@ -197,12 +197,13 @@ class CTranslate2Generator(BatchGenerator):
         codec: TextCodec,
         limits: GenerationLimits,
         precision: str,
+        device: str = "cpu",
         beams: int = 1,
     ) -> None:
-        """Convert the model, check it, and open it in a precision on the CPU.
+        """Convert the model, check it, and open it in a precision on a device.
 
         Args:
-            verifier: on the CPU, in float32.
+            verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
             codec: with the verifier's dictionaries.
         """
         super().__init__(int(verifier.max_decoder_positions()), Backend(CTRANSLATE2, precision))
@@ -211,8 +212,8 @@ class CTranslate2Generator(BatchGenerator):
         self._beams = beams
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             path = Path(folder) / "model"
-            convert_verifier(verifier, codec, path)
-            self._model = _open(path, precision)
+            convert_checked(verifier, codec, path)
+            self._model = _open(path, precision, device)
 
     def decode(
         self, sample: Sample, prefix_tokens: Tensor | None, bos_token: int | None
@@ -245,12 +246,12 @@ class CTranslate2Generator(BatchGenerator):
         return {"tokens": torch.tensor(ids), "steps": len(ids), "accepted": [0] * len(ids)}
 
 
-def _open(path: Path, precision: str) -> Translator:
+def _open(path: Path, precision: str, device: str = "cpu") -> Translator:
     import ctranslate2
 
     return ctranslate2.Translator(
         str(path),
-        device="cpu",
+        device=device,
         compute_type=precision,
         inter_threads=1,
         intra_threads=torch.get_num_threads(),
@@ -280,8 +281,14 @@ def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
     return [dictionary[i] for i in ids.tolist()]
 
 
+def convert_checked(verifier: TransformerModelBase, codec: TextCodec, folder: Path) -> None:
+    """Write the model as :func:`convert_verifier`, and check that it scores as the verifier."""
+    convert_verifier(verifier, codec, folder)
+    _check(_open(folder, "float32"), verifier, codec)
+
+
 def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: Path) -> None:
-    """Write the model, in float32, and check that it scores as the verifier does.
+    """Write the model, in float32.
 
     Args:
         verifier: on the CPU, in float32, without gradients.
@@ -319,4 +326,3 @@ def convert_verifier(verifier: TransformerModelBase, codec: TextCodec, folder: P
         spec.save(str(folder))
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # unknown activation, …
         raise ConversionError(f"CTranslate2 cannot take this verifier ({error})") from error
-    _check(_open(folder, "float32"), verifier, codec)

@@ -215,11 +215,6 @@ class BlockCausalDrafter(Drafter):
         if cfg.verifier_features:
             widths.append(("--verifier-embed-dim", cfg.verifier_embed_dim, width))
         if cfg.share_verifier_encoder:
-            if decoder.output_projection.bias is not None:
-                raise ValueError(
-                    "--AR-path: its output has a bias, which drafts would lack; give the file that "
-                    "specdec-export writes"
-                )
             read = verifier.encoder.layers[0].embed_dim
             widths.append(("--encoder-embed-dim", cfg.encoder_embed_dim, read))
             widths.append(("--decoder-embed-dim", cfg.decoder_embed_dim, width))

@@ -217,6 +217,13 @@ class TranslationSpecdecTask(TranslationTask):
     ) -> tuple[Tensor, Tensor, LogOutput]:
         """Train as fairseq does, with noise that depends on the update's seed and the sentence
         alone: several workers, to which fairseq gives the same seed, draw as a single process."""
+        drafter = pair.unwrapped(model)
+        is_drafter = isinstance(drafter, Drafter)
+        if is_drafter and drafter.decoder.tables.output_projection.bias is not None:
+            raise ValueError(
+                "--AR-path: its output has a bias, which drafts would lack; give the file that "
+                "specdec-export writes"
+            )
         self._validating = None  # its weights are about to change
         self._add_noise(sample, torch.initial_seed(), self.glancing_ratio(update_num))
         name = self.cfg.autocast

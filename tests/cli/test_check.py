@@ -125,6 +125,7 @@ def test_systems_and_batches_on_a_text(pair: Path, capfd: pytest.CaptureFixture[
         "{pair} --lines 2 --systems AR@repetition_penalty=3",
         "{folder}/model.pt",
         "{folder}/none.pt",
+        "{pair} --input-path {folder}/no_words",
         "{folder}/model.pt:model.pt",
     ],
 )
@@ -132,6 +133,7 @@ def test_bad_input_is_one_line(
     words: str, pair: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     StandIn(options={"adaptive_softmax_cutoff": "8,16"}).save(tmp_path / "model.pt")
+    (tmp_path / "no_words").write_text("<pad>\n")
     assert check.main(words.format(pair=pair, folder=tmp_path).split()) == 2
     assert capfd.readouterr().err.count("\n") == 1
 

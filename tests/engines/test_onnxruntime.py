@@ -368,6 +368,10 @@ def test_runs_that_overlap_leave_torch_its_threads() -> None:
             stack.close()
             assert torch.get_num_threads() == 3
             pool.submit(other.__exit__, None, None, None).result()
+        with first.running():
+            with second.running():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(torch.get_num_threads).result() == 3
     finally:

@@ -146,7 +146,6 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     ("name", "options", "fault"),
     [
         ("shared encoder", {"encoder_embed_dim": 8}, "--encoder-embed-dim 8: the verifier's is 16"),
-        ("shared encoder", {"bias": True}, "--AR-path: its output has a bias"),
         (
             "all of the verifier",
             {"verifier_feature_layers": "9"},
@@ -158,9 +157,6 @@ def test_a_verifier_that_does_not_fit_is_refused(
     name: str, options: dict[str, Any], fault: str
 ) -> None:
     task = task_with_verifier()
-    if options.pop("bias", False):
-        table = task.verifier.decoder.output_projection
-        table.bias = torch.nn.Parameter(torch.ones(len(table.weight)))
     with pytest.raises(ValueError, match=fault):
         make_causal(task, **{**VARIANTS[name], **options})
 

@@ -14,7 +14,7 @@ from conftest import make_dictionary, make_verifier
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from helpers.models.drafters import make_block, make_causal
+from helpers.models.drafters import CAUSAL, make_block, make_causal
 from helpers.models.dummy_data import SIZES, run_train
 from helpers.models.trained import DRAFTER, Trained
 from omegaconf import OmegaConf
@@ -328,6 +328,22 @@ class TestValidation:
             counted.append([{k: v for k, v in log.items() if "bleu" in k} for log in logs])
         assert counted[0] == counted[1]
         assert counted[0][0]["_bleu_counts_0"] > 0
+
+
+def test_drafts_would_lack_the_bias_of_an_output(data: Path) -> None:
+    """Such as Marian's: training would see it, and drafting not."""
+    task: Any = make_task(data)
+    names = Namespace(
+        source_dictionary=task.source_dictionary,
+        target_dictionary=task.target_dictionary,
+        cfg=Namespace(block_size=4),
+        verifier=make_verifier(task),
+    )
+    table = names.verifier.decoder.output_projection
+    table.bias = torch.nn.Parameter(torch.ones(len(table.weight)))
+    model = make_causal(names, **CAUSAL["shared encoder"])
+    with pytest.raises(ValueError, match="--AR-path: its output has a bias"):
+        task.train_step({}, model, None, None, 0)
 
 
 class TestOptions:

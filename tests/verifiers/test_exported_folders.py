@@ -197,6 +197,7 @@ def test_a_checkpoint_leaves_another_models_files_alone(tmp_path: Path) -> None:
     (other / "dict.en.txt").unlink()
     export(*argv)
     export(*argv, "--half")  # itself
+    export(argv[0], other / "again.pt", *argv[2:])  # whose files are the same
 
 
 def test_files_of_other_names_are_copied(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ CEILINGS = {
     "evaluation": 903,
     "files": 339,
     "host": 160,
-    "inference": 1829,
+    "inference": 1831,
     "jobs": 724,
     "models": 950,
     "serve": 477,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_182
+MAX_WEIGHT = 12_184
 """Weight of the package."""
 TESTS_TO_CODE = 1.06
 """How much heavier than the package and the scripts their tests may be."""

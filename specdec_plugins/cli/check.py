@@ -55,7 +55,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add_verifier_flags(parser, "a checkpoint, or the folder of a pair or of transformers")
     add("--input-path", metavar="FILE", help="a text (default: made-up lines)")
     add("--lines", metavar="N", type=positive, help=f"lines to decode (all; made: {MADE})")
-    add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
+    add(
+        "--batch",
+        metavar="N",
+        type=positive,
+        nargs="+",
+        default=[1],
+        help="sentences at a time (1)",
+    )
     add("--systems", metavar="SYSTEM", nargs="+", help="(AR; for a pair also constant, tree)")
     return parser.parse_args(argv)
 

@@ -258,7 +258,8 @@ def _models_and_text(args: Namespace) -> JsonObject:
     if data.is_file() or (has_models and not named):
         settings = pair_settings(data, args.dictionaries) | named
     else:
-        settings = {"data": args.data, "path": args.path, "ar_path": args.AR_path}
+        texts = args.dictionaries or data
+        settings = {"data": str(texts), "path": args.path, "ar_path": args.AR_path}
         if args.path and not args.AR_path:
             drafters, verifiers = split_models(args.path)
             settings["path"] = next(iter(drafters), None)
@@ -267,7 +268,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
             settings["ar_path"] = next(iter(verifiers), str(beside) if lends else None)
             settings["ensemble"] = tuple(verifiers[1:])
         if not chosen:
-            settings |= segmentation_beside(data)
+            settings |= segmentation_beside(texts)
     if args.segmented:
         settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **encoder_options(args)}

@@ -115,7 +115,7 @@ def _read(file: Path) -> JsonObject:
         values = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except (ValueError, RecursionError) as error:
         raise InferenceError(
-            f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}} ({error})"
+            f'{file}: must hold texts by name, such as {{"tokenizer": "moses"}} ({error})'
         ) from error
     options = {}
     for key, value in values.items():

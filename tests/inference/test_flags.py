@@ -173,3 +173,11 @@ def test_a_verifier_decodes_with_the_drafter_that_is_named(model: str, world: Pa
     assert (settings.path, settings.ar_path) == (drafter, str(world / "verifier.pt"))
     assert settings.bpe == "subword_nmt"
     assert settings.has_drafter
+
+
+def test_dictionaries_are_taken_beside_named_models(tmp_path: Path) -> None:
+    """With the segmentation that lies beside them."""
+    (tmp_path / "segmentation.json").write_text('{"tokenizer": "moses"}')
+    settings = settings_of("--dictionaries", str(tmp_path))
+    assert (settings.data, settings.tokenizer) == (str(tmp_path), "moses")
+    assert (settings_of().data, settings_of().tokenizer) == ("data", None)

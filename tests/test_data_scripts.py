@@ -22,7 +22,7 @@ from fairseq import options
 from fairseq_cli import preprocess
 from helpers.models.drafters import make_block, make_causal, save_checkpoint
 from helpers.models.trained import Trained
-from helpers.runs.scripts_here import SCRIPTS, call, load_script, run, run_shell
+from helpers.runs.scripts_here import SCRIPTS, TOOLS, call, load_script, run, run_shell
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import inference, translate_corpus
@@ -344,7 +344,7 @@ def test_a_script_that_is_ended_ends_what_it_runs(number: int, tmp_path: Path) -
     )
     stub.chmod(0o755)
     command = [SCRIPTS / "distill.sh", text / "train.en", text, text, tmp_path / "out", "en", "de"]
-    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{stub.parent}:{TOOLS}:{os.environ['PATH']}"}
     with subprocess.Popen(
         list(map(str, command)),
         env=environment,

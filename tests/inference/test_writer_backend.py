@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.build import made_up
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.writer import kernel
 from specdec_plugins.inference import Translation, Translator, load_translator, writer_backend
 from specdec_plugins.inference.writer_backend import MAX_ROWS, WriterGenerator, writes
@@ -48,6 +49,7 @@ def test_the_default_engine_writes_in_int8(world: Path, run: RunScript, tmp_path
     assert (translator.engine, translator.precision) == ("writer", "int8")
     flags = {"path": None, "precision": "int8", "batch": str(MAX_ROWS)}
     assert run("--strategy", "AR", **flags) == 0
+    translator.generator.statistics = DecodingStatistics()  # other tests may have translated
     expected = [line.text for line in translator.translate(SENTENCES)]
     assert (tmp_path / "out.txt").read_text("utf-8").splitlines() == expected
     counted = translator.statistics

@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 43,
     "decoding": 2845,
     "engines": 1117,
-    "evaluation": 903,
+    "evaluation": 901,
     "files": 339,
     "host": 160,
     "inference": 1831,
@@ -47,7 +47,7 @@ CEILINGS = {
     "verifiers": 575,
 }
 """Weight of each room. Lines are free: see :func:`weight`."""
-MAX_WEIGHT = 12_184
+MAX_WEIGHT = 12_182
 """Weight of the package."""
 TESTS_TO_CODE = 1.06
 """How much heavier than the package and the scripts their tests may be."""

@@ -104,14 +104,14 @@ def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
     """
     seen = Counter[int]()
     eos = dictionary.eos()
-    said = 0
+    marks = 0
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             words = line.split()
-            said += words.count(dictionary.unk_word)  # as a verifier may write it
+            marks += words.count(dictionary.unk_word)  # which a verifier may write
             seen.update(map(dictionary.index, [*words, dictionary.eos_word]))
     total = sum(seen.values())
-    unknown = seen.pop(dictionary.unk(), 0) - said
+    unknown = seen.pop(dictionary.unk(), 0) - marks
     seen.pop(dictionary.pad(), None)
     if unknown > MAX_UNKNOWN * total:
         raise CheckpointError(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.config import AS_TRANSFORMER
@@ -79,11 +79,7 @@ def main(argv: Sequence[str]) -> None:
         if is_folder(args.verifier):
             task = build_task(settings_of_verifier(args)).cfg
             languages = task.source_lang, task.target_lang
-            with tempfile.TemporaryDirectory() as made:
-                write_dictionaries(args.verifier, Path(made), languages)
-                copy_segmentation(args.verifier, Path(made))
-                contents = {path.name: path.read_bytes() for path in Path(made).iterdir()}
-            _put_beside(Path(args.target), contents)
+            write_texts(args.verifier, languages, Path(args.target))
         size = export_checkpoint(
             str(args.verifier),
             args.target,
@@ -95,8 +91,17 @@ def main(argv: Sequence[str]) -> None:
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
 
 
-def _put_beside(target: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files beside a checkpoint, and over others only with the checkpoint itself."""
+def write_texts(folder: Path, languages: Sequence[str], target: Path) -> None:
+    """Write the dictionaries and the segmentation of a folder of transformers beside its checkpoint
+    ``target``; over other files only where the checkpoint replaces another.
+
+    Raises:
+        InferenceError: they are another model's.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        write_dictionaries(folder, Path(made), languages)
+        copy_segmentation(folder, Path(made))
+        contents = {path.name: path.read_bytes() for path in Path(made).iterdir()}
     for name, content in contents.items():
         path = target.with_name(name)
         if path.exists() and not target.exists() and path.read_bytes() != content:

@@ -74,7 +74,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job of a command line."""
     if not args.sources.is_file():
-        raise InferenceError(f"SOURCES {args.sources}: is no file, which is read several times")
+        raise InferenceError(f"SOURCES {args.sources}: must be a file, which is read several times")
     check_enough(args.sources)
     options: JsonObject = {"device": device_of(args)}
     encoders = {name: getattr(args, name) for name in ENCODERS}

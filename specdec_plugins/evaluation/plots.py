@@ -44,13 +44,13 @@ def draw(groups: Sequence[Sequence[Result]], baseline: str) -> Iterator[tuple[st
 
     drafting = [[r for r in group if r.middle("discard_rate") > 0] for group in groups]
     speed = partial(_speed, baseline=baseline)
-    for name, panel, shown in (
-        ("speed", speed, groups),
-        ("parts", _parts, groups),
-        ("pareto", _pareto, drafting),
-        ("lengths", _lengths, drafting),
+    # Bars compare at least two systems; a point or a curve says something by itself.
+    for name, panel, shown, least in (
+        ("speed", speed, groups, 2),
+        ("parts", _parts, groups, 2),
+        ("pareto", _pareto, drafting, 1),
+        ("lengths", _lengths, drafting, 1),
     ):
-        least = 1 if shown is drafting else 2
         filled = [group for group in shown if len(group) >= least]
         if not filled:
             continue

@@ -23,6 +23,7 @@ from helpers.runs.kills import UNFINISHED, Victim, fork
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair, train
 from specdec_plugins.evaluation import tuning
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, load_translator, tuned_modes
 from specdec_plugins.inference.pair_folder import pair_settings
@@ -246,6 +247,20 @@ def test_a_refused_verifier_leaves_the_folder_to_another(
         assert not (out / "pair").exists()
 
 
+def test_a_fault_before_there_is_a_pair_is_named(
+    verifier: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: PairJob) -> None:
+        raise InferenceError("it cannot be copied")
+
+    monkeypatch.setattr("specdec_plugins.jobs.make_pair.stages.copied", fail)
+    assert make(verifier, tmp_path / "out") == 1
+    assert "it cannot be copied" in capsys.readouterr().err
+
+
 def test_a_check_that_fails_later_leaves_the_pair(
     out: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +300,7 @@ def test_the_best_drafter_is_the_pairs(
         ("--dictionaries {0}", "", "out", "{0}/dict.en.txt"),
         ("--dictionaries {0}/others", "", "out", "source dictionary has"),
         ("", "few", "out", "{0}/few"),
-        ("", "others", "out", "SOURCES {0}/others: is no file"),
+        ("", "others", "out", "SOURCES {0}/others: must be a file"),
         ("--bpe-codes none", "", "out", "--bpe-codes: is of a --tokenizer or --bpe that is not"),
         ("", "", "12:05/made", "':'"),
         ("", "", "en,de", "','"),

@@ -196,7 +196,9 @@ def test_a_checkpoint_leaves_another_models_files_alone(tmp_path: Path) -> None:
     assert (other / "dict.en.txt").read_text() == "a 1\n"
     (other / "dict.en.txt").unlink()
     export(*argv)
-    export(*argv, "--half")  # itself
+    (other / "dict.en.txt").write_text("a 1\n")
+    export(*argv, "--half")  # itself, whose files are replaced
+    assert (other / "dict.en.txt").read_text() != "a 1\n"
     export(argv[0], other / "again.pt", *argv[2:])  # whose files are the same
 
 

@@ -62,7 +62,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
                     facts = stage(job, done)
                 except BaseException as error:
                     if not done and isinstance(error, SpecdecError):
-                        shutil.rmtree(layout.pair)  # another verifier may take its place
+                        shutil.rmtree(layout.pair, True)  # another verifier may take its place
                         raise
                     done[name] = {"files": {}, "seconds": time.monotonic() - begin}
                     write_json(layout.done, done)
